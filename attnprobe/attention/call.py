@@ -1,0 +1,112 @@
+"""What one attention module computed (`AttentionCall`) and a block of its rows (`Rows`).
+
+These two records are the seam between capture and analysis. Nothing here computes; see `forward.py` for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Role(IntEnum):
+    """What a token is, for metrics that treat kinds of token apart."""
+
+    WORD = 0
+    PUNCT = 1
+    """A piece of a word made of punctuation only."""
+    CLS = 2
+    SEP = 3
+    SPECIAL = 4
+    """Any other special token."""
+    PAD = 5
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """Everything that entered and left the attention product of one module in one forward pass.
+
+    Tensors are detached and never written to. What a family lacks is None.
+    """
+
+    layer: int
+    """Place in execution order over all attention modules of the pass, 0-based."""
+    kind: str
+    """encoder, decoder or cross."""
+    index: int
+    """Place among the modules of the same kind."""
+    step: int
+    """Generation step, 0 in an ordinary pass."""
+    q: Float[Tensor, "batch head query dim"]
+    """Queries as they enter the product (rotary positions and norms applied)."""
+    k: Float[Tensor, "batch kv_head key dim"]
+    """Keys as they enter the product; fewer heads than `q` where heads share them."""
+    v: Float[Tensor, "batch kv_head key value_dim"]
+    scale: float
+    """What the product is multiplied with, as the model passed it."""
+    bias: Float[Tensor, "#batch #head query key"] | None
+    """Everything added to the scaled scores: mask and position bias together, in the form the model's own implementation added it."""
+    softcap: float | None
+    """Scores become softcap * tanh(scores / softcap) before the bias is added; None: not capped."""
+    sinks: Float[Tensor, "head"] | None
+    """A learned score per head that takes part in the softmax and is then dropped; rows then sum to less than 1."""
+    pattern: Float[Tensor, "batch head query key"] | None
+    """Weights after the softmax; None where neither reported by the model nor recomputed yet."""
+    context: Float[Tensor, "batch head query value_dim"]
+    """The model's own pattern @ v, before the output projection."""
+    visible: Bool[Tensor, "#batch #head query key"] | None = None
+    """Which keys each query may see; None: all of them."""
+    implementation: str = "eager"
+    """Which attention function the model ran: eager, sdpa, ..."""
+    pattern_source: str | None = None
+    """`model` or `recomputed`; None while `pattern` is None."""
+    module: str = ""
+    """Dotted name of the module in its model; shared modules repeat it."""
+
+    @property
+    def n_heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def groups(self) -> int:
+        """How many query heads share one key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    def to(self, *args: object, **kwargs: object) -> AttentionCall:
+        """The same call with every floating-point tensor moved or cast, as `Tensor.to`."""
+        moved = {
+            name: value.to(*args, **kwargs)  # type: ignore[call-overload]
+            for name in ("q", "k", "v", "bias", "sinks", "pattern", "context")
+            if (value := getattr(self, name)) is not None
+        }
+        if self.visible is not None and self.q.device != moved["q"].device:
+            moved["visible"] = self.visible.to(moved["q"].device)
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A block of pattern rows with what a metric may need to know of their tokens."""
+
+    pattern: Float[Tensor, "batch head query key"]
+    visible: Bool[Tensor, "batch #head query key"]
+    """Which keys each query may see (padding never)."""
+    query_index: Int[Tensor, "query"]
+    """Place of each row's own token among the keys."""
+    roles: Int[Tensor, "batch key"]
+    """`Role` of each key token."""
+    keep: Bool[Tensor, "batch query"]
+    """Rows that count in averages: real tokens that are not special and see at least one key."""
+
+    @property
+    def n_visible(self) -> Int[Tensor, "batch #head query"]:
+        return self.visible.sum(-1)
+
+    @property
+    def first(self) -> Int[Tensor, "batch"]:
+        """Place of each sequence's first token that is not padding."""
+        return (self.roles != Role.PAD).to(torch.int8).argmax(-1)
