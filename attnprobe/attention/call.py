@@ -52,7 +52,7 @@ class AttentionCall:
     """Everything added to the scaled scores: mask and position bias together, in the form the model's own implementation added it."""
     softcap: float | None
     """Scores become softcap * tanh(scores / softcap) before the bias is added; None: not capped."""
-    sinks: Float[Tensor, "head"] | None
+    sinks: Float[Tensor, " head"] | None
     """A learned score per head that takes part in the softmax and is then dropped; rows then sum to less than 1."""
     pattern: Float[Tensor, "batch head query key"] | None
     """Weights after the softmax; None where neither reported by the model nor recomputed yet."""
@@ -79,7 +79,7 @@ class AttentionCall:
     def to(self, *args: object, **kwargs: object) -> AttentionCall:
         """The same call with every floating-point tensor moved or cast, as `Tensor.to`."""
         moved = {
-            name: value.to(*args, **kwargs)  # type: ignore[call-overload]
+            name: value.to(*args, **kwargs)
             for name in ("q", "k", "v", "bias", "sinks", "pattern", "context")
             if (value := getattr(self, name)) is not None
         }
@@ -93,9 +93,9 @@ class Rows:
     """A block of pattern rows with what a metric may need to know of their tokens."""
 
     pattern: Float[Tensor, "batch head query key"]
-    visible: Bool[Tensor, "batch #head query key"]
+    visible: Bool[Tensor, " batch #head query key"]
     """Which keys each query may see (padding never)."""
-    query_index: Int[Tensor, "query"]
+    query_index: Int[Tensor, " query"]
     """Place of each row's own token among the keys."""
     roles: Int[Tensor, "batch key"]
     """`Role` of each key token."""
@@ -103,10 +103,10 @@ class Rows:
     """Rows that count in averages: real tokens that are not special and see at least one key."""
 
     @property
-    def n_visible(self) -> Int[Tensor, "batch #head query"]:
+    def n_visible(self) -> Int[Tensor, " batch #head query"]:
         return self.visible.sum(-1)
 
     @property
-    def first(self) -> Int[Tensor, "batch"]:
+    def first(self) -> Int[Tensor, " batch"]:
         """Place of each sequence's first token that is not padding."""
         return (self.roles != Role.PAD).to(torch.int8).argmax(-1)

@@ -1,0 +1,200 @@
+"""Scores, pattern and context from an `AttentionCall`: our own product, whole or by blocks of query rows, and the replay.
+
+Two ways through the same formula. `scores_of`, `pattern_of`, `context_of` and `recompute` are our maths: grouped heads share
+their keys without a copy, and a row that sees nothing is zero. `replay` repeats, in the model's dtype and order of operations,
+what transformers' eager attention does, so that the two can be compared bit for bit. Neither calls the model's attention
+function nor `scaled_dot_product_attention`: a check that ran the code under test would check nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnprobe.attention.call import AttentionCall
+from attnprobe.errors import InputError, explain
+
+HIDDEN_BELOW = -1e4
+"""A bias at or below this hides its key. Models write -1e4, -1e9, finfo(dtype).min or -inf; the float16 minimum is -65504."""
+
+
+def scores_of(call: AttentionCall, rows: slice | None = None) -> Float[Tensor, "batch head query key"]:
+    """Scores before the softmax, everything added: cap(q . k * scale) + bias, in the dtype of the call.
+
+    cap(s) = softcap * tanh(s / softcap) where the family caps, else s. `rows` takes a block of the query rows; all by default.
+    Dimensionless (the logits of the softmax). Sinks are no part of it.
+
+    >>> import torch
+    >>> call = AttentionCall(0, "encoder", 0, 0, torch.eye(2)[None, None], 3 * torch.eye(2)[None, None],
+    ...     torch.eye(2)[None, None], 0.5, None, None, None, None, torch.zeros(1, 1, 2, 2))
+    >>> scores_of(call)[0, 0].tolist()
+    [[1.5, 0.0], [0.0, 1.5]]
+    """
+    scores = _shared_product(_rows(call.q, rows), call.k.transpose(-1, -2)) * call.scale
+    if call.softcap is not None:
+        scores = torch.tanh(scores / call.softcap) * call.softcap
+    if call.bias is not None:
+        scores = scores + _rows(call.bias, rows)
+    return scores
+
+
+def visible_of(call: AttentionCall, rows: slice | None = None) -> Bool[Tensor, "#batch #head query key"]:
+    """Which keys each query may see: `call.visible`, or read off the bias (above `HIDDEN_BELOW`) where the call has none."""
+    if call.visible is not None:
+        return _rows(call.visible, rows)
+    if call.bias is not None:
+        return _rows(call.bias, rows) > HIDDEN_BELOW
+    n_rows = len(range(call.q.shape[2])[rows or slice(None)])
+    return torch.ones(1, 1, n_rows, call.k.shape[2], dtype=torch.bool, device=call.q.device)
+
+
+def pattern_of(call: AttentionCall, rows: slice | None = None) -> Float[Tensor, "batch head query key"]:
+    """Weights after the softmax: exp(score) / (sum over keys of exp(score) + exp(sink)), in the dtype of the call.
+
+    Each in 0..1. A row sums to 1; to less where the family has sinks; to 0 (all weights 0) where the query sees no key, which
+    models treat in different ways: `replay` gives what eager attention does with it.
+
+    >>> import torch
+    >>> call = AttentionCall(0, "encoder", 0, 0, torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3),
+    ...     1.0, torch.tensor([[[[0.0, -1e9], [-1e9, -1e9]]]]), None, None, None, torch.zeros(1, 1, 2, 3))
+    >>> pattern_of(call)[0, 0].tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
+    scores = scores_of(call, rows)
+    if call.sinks is None:
+        pattern = torch.softmax(scores, dim=-1)
+    else:
+        pattern = torch.softmax(_with_sinks(scores, call.sinks), dim=-1)[..., :-1]
+    if call.bias is None and call.visible is None:
+        return pattern
+    empty = ~visible_of(call, rows).any(-1, keepdim=True)
+    return pattern.masked_fill(empty, 0.0) if empty.any() else pattern
+
+
+def context_of(
+    call: AttentionCall,
+    pattern: Float[Tensor, "batch head query key"] | None = None,
+    rows: slice | None = None,
+) -> Float[Tensor, "batch head query value_dim"]:
+    """Context of each head: pattern @ v, the mixture of value vectors before the output projection, in units of v.
+
+    `pattern` of those rows, where the caller has it already; else it is computed. 0 where the query sees no key.
+    """
+    return _shared_product(pattern_of(call, rows) if pattern is None else pattern, call.v)
+
+
+def recompute(
+    call: AttentionCall, *, dtype: torch.dtype | None = None, rows: slice | None = None
+) -> tuple[Float[Tensor, "batch head query key"], Float[Tensor, "batch head query value_dim"]]:
+    """Pattern and context from q, k, v and what is added to the scores, in `dtype` (float64 where the device has it).
+
+    In float64 the scores of a half-precision call cannot overflow, masks written as finfo(dtype).min or -inf stay what they are,
+    and a row that sees nothing is zero, not NaN. `rows` takes a block of the query rows, for instance one of
+    `iter_row_blocks`; to walk many blocks, cast the call once with `inputs_as`.
+    """
+    if dtype is None:
+        dtype = torch.float32 if call.q.device.type == "mps" else torch.float64
+    exact = inputs_as(call, dtype)
+    pattern = pattern_of(exact, rows)
+    return pattern, context_of(exact, pattern)
+
+
+def inputs_as(call: AttentionCall, dtype: torch.dtype) -> AttentionCall:
+    """The call with q, k, v, bias and sinks cast to `dtype`; the model's own pattern and context are left as they are."""
+    names = ("q", "k", "v", "bias", "sinks")
+    cast = {name: value.to(dtype) for name in names if (value := getattr(call, name)) is not None}
+    if call.visible is None and call.bias is not None:
+        cast["visible"] = (
+            call.bias > HIDDEN_BELOW
+        )  # before the cast: the same keys are hidden whatever the dtype makes of them
+    return replace(call, **cast)
+
+
+def iter_row_blocks(call: AttentionCall, max_elements: int) -> Iterator[slice]:
+    """Slices of query rows, in order, whose patterns hold at most `max_elements` weights over batch and heads.
+
+    A block has one row at least, however large. Together they cover every row once.
+
+    >>> import torch
+    >>> call = AttentionCall(0, "encoder", 0, 0, torch.zeros(1, 2, 5, 3), torch.zeros(1, 2, 7, 3), torch.zeros(1, 2, 7, 3),
+    ...     1.0, None, None, None, None, torch.zeros(1, 2, 5, 3))
+    >>> [(s.start, s.stop) for s in iter_row_blocks(call, 30)]
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    if max_elements < 1:
+        raise InputError(
+            explain("cannot cut the rows into blocks", expected="max_elements >= 1", got=str(max_elements))
+        )
+    batch, heads, n_rows, _ = call.q.shape
+    step = max(1, max_elements // max(1, batch * heads * call.k.shape[2]))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def replay(
+    call: AttentionCall,
+    *,
+    softmax_dtype: torch.dtype | None = None,
+    score_dtype: torch.dtype | None = None,
+    shift: bool | None = None,
+) -> tuple[Float[Tensor, "batch head query key"], Float[Tensor, "batch head query value_dim"]]:
+    """Pattern and context by the operations of transformers' `eager_attention_forward`, in their order and dtype.
+
+    Read in 5.24: keys and values repeated per group; matmul(q, k^T) * scale; / softcap, tanh, * softcap; + bias; sinks
+    concatenated; softmax; cast to the dtype of v; matmul with v. Bit for bit equal to eager on the same device and threads.
+
+    `softmax_dtype`: float32 for the families that upcast the softmax (Llama, Gemma, ViT, ...); None: the dtype of the scores
+    (BERT, GPT-2, T5, ...). No difference in a float32 model. `score_dtype`: float32 for those that upcast q and k (GPT-J).
+    `shift`: subtract each row's maximum before the softmax, as GPT-OSS does (seen in half precision); None: where there are
+    sinks. A row that sees nothing comes out as the model makes it: uniform where the mask is finfo.min, zero where it is -inf
+    (sdpa's answer; a plain softmax would give NaN).
+    """
+    groups = call.groups
+    k = call.k if groups == 1 else call.k.repeat_interleave(groups, dim=1)
+    v = call.v if groups == 1 else call.v.repeat_interleave(groups, dim=1)
+    q = call.q if score_dtype is None else call.q.to(score_dtype)
+    k = k if score_dtype is None else k.to(score_dtype)
+    scores = torch.matmul(q, k.transpose(2, 3)) * call.scale
+    if call.softcap is not None:
+        scores = torch.tanh(scores / call.softcap) * call.softcap
+    if call.bias is not None:
+        scores = scores + call.bias
+    if call.sinks is not None:
+        scores = _with_sinks(scores, call.sinks)
+    if shift if shift is not None else call.sinks is not None:
+        scores = scores - scores.max(dim=-1, keepdim=True).values
+    pattern = torch.softmax(scores, dim=-1, dtype=softmax_dtype or scores.dtype)
+    pattern = (pattern if call.sinks is None else pattern[..., :-1]).to(v.dtype)
+    if call.bias is not None:
+        empty = (call.bias == -torch.inf).all(-1, keepdim=True)
+        pattern = pattern.masked_fill(empty, 0.0) if empty.any() else pattern
+    return pattern, torch.matmul(pattern, v)
+
+
+def _rows(tensor: Tensor, rows: slice | None) -> Tensor:
+    """A block of rows of a [.. .. query ..] tensor; a query axis of 1 stands for every row and stays."""
+    return tensor if rows is None or tensor.shape[2] == 1 else tensor[:, :, rows]
+
+
+def _shared_product(
+    left: Float[Tensor, "batch head query inner"], right: Float[Tensor, "batch kv_head inner outer"]
+) -> Float[Tensor, "batch head query outer"]:
+    """Product left @ right, where consecutive heads of `left` share a head of `right`, without repeating `right`."""
+    batch, heads, n_rows, inner = left.shape
+    kv_heads = right.shape[1]
+    if heads == kv_heads:
+        return torch.matmul(left, right)
+    together = left.reshape(batch, kv_heads, heads // kv_heads * n_rows, inner)
+    return torch.matmul(together, right).reshape(batch, heads, n_rows, right.shape[-1])
+
+
+def _with_sinks(
+    scores: Float[Tensor, "batch head query key"], sinks: Float[Tensor, " head"]
+) -> Float[Tensor, "batch head query keys_and_sink"]:
+    """Scores with each head's sink as one more key at the end."""
+    batch, _, n_rows, _ = scores.shape
+    return torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(batch, -1, n_rows, -1)], dim=-1)
