@@ -1,0 +1,221 @@
+"""Files as numbered lines: names, globs, lists, standard input and compression, read as a stream.
+
+Nothing here knows a format. Whatever a user can get wrong about a file (missing, empty, binary, cut off) is an `InputError`
+that names it; the readers of this package then only deal with lines.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnprobe.errors import EnvironmentFailure, InputError, explain
+from attnprobe.records import Sentence
+from attnprobe.text.drops import Drops
+
+Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""A path, a glob, `-` for standard input, or several of them."""
+
+LONGEST_LINE = 1 << 24
+"""Bytes of a line beyond which a file is taken for binary rather than read on."""
+
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_AGAIN = " #"
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file to read, or standard input."""
+
+    name: str
+    """Name as given, for messages."""
+    path: Path | None
+    """None: standard input."""
+
+    @property
+    def suffix(self) -> str:
+        """Suffix that tells the format, compression left out: `.conllu` for `a.conllu.gz`."""
+        stem = self.name.lower().removesuffix(".gz").removesuffix(".xz")
+        return Path(stem).suffix
+
+
+def files_of(source: Source) -> tuple[TextFile, ...]:
+    """The files a source names, in the order given, those of a glob sorted; raises `InputError` for one that is not there."""
+    if isinstance(source, (str, os.PathLike)):
+        found = _expand(os.fspath(source))
+    else:
+        found = [file for item in source for file in _expand(os.fspath(item))]
+    if not found:
+        raise InputError(explain("cannot read the corpus", expected="at least one file", got="an empty list"))
+    return tuple(found)
+
+
+def _expand(name: str) -> list[TextFile]:
+    if name == "-":
+        return [TextFile("standard input", None)]
+    path = Path(name)
+    if path.is_dir():
+        remedy = f"Name the files, for example {os.path.join(name, '*.conllu')!r}"
+        raise InputError(
+            explain("cannot read the corpus", where=name, expected="a file", got="a folder", remedy=remedy)
+        )
+    if path.exists():
+        return [TextFile(name, path)]
+    matches = sorted(match for match in glob.glob(name, recursive=True) if os.path.isfile(match))
+    if not matches:
+        raise InputError(explain("cannot read the corpus", where=name, expected="a file", got="nothing there"))
+    return [TextFile(match, Path(match)) for match in matches]
+
+
+def raw_lines(file: TextFile) -> Iterator[bytes]:
+    """The lines of a file as bytes, line end included; gzip and xz are known by their first bytes."""
+    with ExitStack() as stack:
+        try:
+            stream = _open(file, stack)
+            while line := stream.readline(LONGEST_LINE):
+                yield line
+        except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+            raise InputError(
+                explain("cannot read the corpus", where=file.name, expected="a whole compressed file", got=str(error))
+            ) from error
+        except OSError as error:
+            got = error.strerror or str(error)
+            raise EnvironmentFailure(explain("cannot read the corpus", where=file.name, got=got)) from error
+
+
+def _open(file: TextFile, stack: ExitStack) -> Any:
+    """A stream of the decompressed bytes; Any, because gzip, lzma and plain files share no type that has `readline`."""
+    stream: Any
+    if file.path is None:
+        stream = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
+        if not hasattr(stream, "peek"):
+            stream = io.BufferedReader(stream)
+    else:
+        stream = stack.enter_context(file.path.open("rb"))
+    start = stream.peek(len(_XZ))[: len(_XZ)]
+    if start.startswith(_GZIP):
+        return stack.enter_context(gzip.GzipFile(fileobj=stream))
+    return stack.enter_context(lzma.LZMAFile(stream)) if start == _XZ else stream
+
+
+def lines_of(file: TextFile) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a UTF-8 file, from 1, without their ends; `InputError` where it is empty or not text."""
+    number = 0
+    for number, raw in enumerate(raw_lines(file), start=1):
+        if number == 1:
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        yield number, _text(raw, f"{file.name}:{number}")
+    if number == 0:
+        raise InputError(explain("cannot read the corpus", where=file.name, expected="text", got="an empty file"))
+
+
+def _text(raw: bytes, where: str) -> str:
+    got = None
+    try:
+        line = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{raw[error.start]:02x}"
+    else:
+        if "\0" in line:
+            got = "a zero byte"
+        elif len(raw) >= LONGEST_LINE:
+            got = f"a line of {LONGEST_LINE >> 20} MiB or more"
+    if got is not None:
+        raise InputError(
+            explain(
+                "cannot read the corpus", where=where, expected="text in UTF-8", got=got, remedy="Is it a binary file?"
+            )
+        )
+    return line.rstrip("\r\n")
+
+
+class DocumentNames:
+    """Gives each document of a corpus a name of its own: an id met again gets ` #2`, ` #3`, ..., one without id a number.
+
+    Of each name only a 64-bit digest is kept, so that very many documents fit in memory.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._repeats: dict[str, int] = {}
+        self._unnamed = 0
+
+    def unique(self, given: str) -> str:
+        if not given:
+            self._unnamed += 1
+            given = f"document {self._unnamed}"
+        name = given
+        while (key := int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())) in self._seen:
+            self._repeats[given] = self._repeats.get(given, 1) + 1
+            name = f"{given}{_AGAIN}{self._repeats[given]}"
+        self._seen.add(key)
+        return name
+
+
+def name_as_given(document: str) -> str:
+    """A document's name without the mark that `DocumentNames` gave it.
+
+    >>> name_as_given("weblog-17 #2")
+    'weblog-17'
+    """
+    head, mark, tail = document.rpartition(_AGAIN)
+    return head if mark and tail.isdecimal() else document
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentences of one or more files, read anew, one at a time, at each `iter`; standard input can be read once.
+
+    What was left out so far is in `drops`, which starts afresh with each reading.
+    """
+
+    name: str
+    """The files, as given."""
+    files: tuple[TextFile, ...]
+    read: Callable[[tuple[TextFile, ...], Drops], Iterator[Sentence]] = field(repr=False)
+    drops: Drops = field(default_factory=Drops, compare=False)
+    """Sentences left out in the reading under way, by reason."""
+    _started: list[bool] = field(default_factory=list, repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[Sentence]:
+        if self._started and any(file.path is None for file in self.files):
+            raise InputError(
+                explain(
+                    "standard input was already read",
+                    expected="one reading",
+                    got="a second",
+                    remedy="Save it to a file",
+                )
+            )
+        self._started.append(True)
+        self.drops.counts.clear()
+        self.drops.examples.clear()
+        return self.read(self.files, self.drops)
+
+    def sha256(self) -> str:
+        """SHA-256 of the files' text, decompressed, one after another; empty for standard input, which cannot be read again."""
+        if any(file.path is None for file in self.files):
+            return ""
+        digest = hashlib.sha256()
+        for file in self.files:
+            for line in raw_lines(file):
+                digest.update(line)
+        return digest.hexdigest()
+
+
+def corpus_of(source: Source, read: Callable[[tuple[TextFile, ...], Drops], Iterator[Sentence]]) -> Corpus:
+    """A corpus over the files that `source` names, which must all be there."""
+    files = files_of(source)
+    names = [file.name for file in files]
+    return Corpus(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", files, read)
