@@ -140,13 +140,7 @@ def capture(
             call = replace(call, pattern=pattern_of(call), pattern_source="recomputed")
         calls.append(call)
 
-    recorder = Recorder(model.module, keep)
-    with _listening(model, recorder, route), torch.no_grad():
-        if max_new_tokens is None:
-            model.backbone(**encoded.forward_inputs(model))
-        else:
-            _generate(model, encoded, recorder, max_new_tokens)
-    _refuse_nothing(model, recorder)
+    run_forward(model, encoded, keep, route=route, max_new_tokens=max_new_tokens)
     return Capture(tuple(calls), encoded, model.name, model.family, model.dtype, model.attn_implementation, route)
 
 
@@ -172,12 +166,27 @@ def record(
     model = as_model(model)
     done = 0
     for batch in batches:
-        recorder = Recorder(model.module, lambda call, batch=batch: each(call, batch))  # type: ignore[misc]
-        with _listening(model, recorder, route), torch.no_grad():
-            model.backbone(**from_model_inputs(model, batch).forward_inputs(model))
-        _refuse_nothing(model, recorder)
+        run_forward(model, from_model_inputs(model, batch), lambda call, batch=batch: each(call, batch), route=route)  # type: ignore[misc]
         done += 1
     return done
+
+
+def run_forward(
+    model: Model,
+    encoded: Encoded,
+    each: Callable[[AttentionCall], None],
+    *,
+    route: str = "interface",
+    max_new_tokens: int | None = None,
+) -> None:
+    """One forward pass (or a generation) with every attention call handed to `each`; raises where none came."""
+    recorder = Recorder(model.module, each)
+    with _listening(model, recorder, route), torch.no_grad():
+        if max_new_tokens is None:
+            model.backbone(**encoded.forward_inputs(model))
+        else:
+            _generate(model, encoded, recorder, max_new_tokens)
+    _refuse_nothing(model, recorder)
 
 
 def as_model(model: Model | str | tuple[Any, Any] | nn.Module) -> Model:

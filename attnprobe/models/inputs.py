@@ -79,21 +79,26 @@ def encode(
         raise InputError("A batch holds either texts or sentences, not both.")
     pair_is_target = bool(getattr(model.config, "is_encoder_decoder", False))
     encoding = _tokenize(tokenizer, texts, None if pair_is_target else text_pair, split)
-    if getattr(tokenizer, "padding_side", "right") and len(texts) > 1 and tokenizer.pad_token is None:
-        raise InputError(explain(f"the tokenizer of {model.name} has no padding token", remedy="Capture one text at a time"))
-    _refuse_too_long(model, encoding)
-    inputs = {key: value.to(model.device) for key, value in encoding.items() if isinstance(value, Tensor) and key in _accepted(model)}
+    _refuse_too_long(model, encoding["input_ids"])
+    fills = {"input_ids": tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0}
+    padded = {key: _padded(tokenizer, rows, fills.get(key, 0)) for key, rows in encoding.items() if isinstance(rows, list)}
     targets = _target(model, text_pair, len(texts)) if pair_is_target else {}
-    return _described(model, encoding, texts, {**inputs, **targets})
+    return _described(model, encoding, padded, texts, targets)
 
 
 def _tokenize(tokenizer: Any, texts: list[Any], pair: str | None, split: bool) -> Any:
+    """Token ids of each text, not padded: padding is ours, since a tokenizer may have no padding token of its own."""
     items = [list(item.words) for item in texts] if split else texts
     options: dict[str, Any] = {"is_split_into_words": True} if split else {}
     if pair is not None:
         options["text_pair"] = [pair] * len(items)
-    many = len(items) > 1
-    return tokenizer(items, padding=many, truncation=False, return_tensors="pt", **options)
+    return tokenizer(items, padding=False, truncation=False, return_attention_mask=True, **options)
+
+
+def _padded(tokenizer: Any, rows: list[list[int]], fill: int) -> Tensor:
+    length = max(len(row) for row in rows)
+    left = getattr(tokenizer, "padding_side", "right") == "left"
+    return torch.tensor([[fill] * (length - len(row)) + row if left else row + [fill] * (length - len(row)) for row in rows])
 
 
 def _accepted(model: Model) -> set[str]:
@@ -101,8 +106,8 @@ def _accepted(model: Model) -> set[str]:
     return set(inspect.signature(model.module.forward).parameters) | set(inspect.signature(model.backbone.forward).parameters)
 
 
-def _refuse_too_long(model: Model, encoding: Any) -> None:
-    length, limit = encoding["input_ids"].shape[1], model.max_length
+def _refuse_too_long(model: Model, rows: list[list[int]]) -> None:
+    length, limit = max(map(len, rows)), model.max_length
     if limit is not None and length > limit:
         raise InputError(
             explain(
@@ -122,25 +127,29 @@ def _target(model: Model, text: str | None, batch: int) -> dict[str, Tensor]:
     return {"decoder_input_ids": torch.tensor([[start, *ids]] * batch, device=model.device)}
 
 
-def _described(model: Model, encoding: Any, texts: list[Any], inputs: dict[str, Any]) -> Encoded:
-    tokenizer, ids = model.tokenizer, encoding["input_ids"]
-    mask = encoding.get("attention_mask")
-    real = mask.bool() if mask is not None else torch.ones_like(ids, dtype=torch.bool)
+def _described(
+    model: Model, encoding: Any, padded: dict[str, Tensor], texts: list[Any], targets: dict[str, Tensor]
+) -> Encoded:
+    tokenizer, ids = model.tokenizer, padded["input_ids"]
+    real = padded["attention_mask"].bool()
     alignments, words, special = [], [], torch.zeros_like(real)
     for row, item in enumerate(texts):
-        alignment, row_words = _align_row(encoding, row, item, ids[row].tolist(), tokenizer)
-        alignments.append(alignment)
+        alignment, row_words = _align_row(encoding, row, item, tokenizer)
+        index = np.full(real.shape[1], -1)
+        index[real[row].numpy()] = alignment.word_index
+        alignments.append(WordAlignment(index, alignment.n_words))
         words.append(row_words)
-        special[row] = torch.from_numpy(alignment.word_index < 0)
-    target = inputs.get("decoder_input_ids")
+        special[row] = real[row] & torch.from_numpy(index < 0)
+    target = targets.get("decoder_input_ids")
     inside = real & ~special
     unknown = (ids == tokenizer.unk_token_id) & inside if tokenizer.unk_token_id is not None else torch.zeros_like(inside)
-    types = encoding.get("token_type_ids")
+    types = padded.get("token_type_ids")
+    accepted = _accepted(model)
     return Encoded(
-        inputs=inputs,
+        inputs={key: value.to(model.device) for key, value in {**padded, **targets}.items() if key in accepted},
         tokens=tuple(show_tokens(tokenizer, row) for row in ids.tolist()),
         real=real,
-        special=special & real,
+        special=special,
         words=tuple(words),
         alignments=tuple(alignments),
         segments=types if types is not None and int(types.max()) > 0 else None,
@@ -150,7 +159,8 @@ def _described(model: Model, encoding: Any, texts: list[Any], inputs: dict[str, 
     )
 
 
-def _align_row(encoding: Any, row: int, item: Any, ids: list[int], tokenizer: Any) -> tuple[WordAlignment, tuple[str, ...]]:
+def _align_row(encoding: Any, row: int, item: Any, tokenizer: Any) -> tuple[WordAlignment, tuple[str, ...]]:
+    ids = encoding["input_ids"][row]
     try:
         units = encoding.word_ids(row)
         sequences = encoding.sequence_ids(row)

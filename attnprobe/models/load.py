@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -254,7 +255,8 @@ def _read_module(
     if dtype is not None:
         options["dtype"] = _dtype(dtype)
     try:
-        module, info = auto.from_pretrained(str(source), output_loading_info=True, **options)
+        with _no_progress_bar():
+            module, info = auto.from_pretrained(str(source), output_loading_info=True, **options)
     except Exception as error:
         raise _loading_error(error, name) from error
     _refuse_missing_weights(info, name, head)
@@ -264,6 +266,20 @@ def _read_module(
             explain(f"{name} does not run with the attention function that was asked for", expected=attn, got=str(effective))
         )
     return module
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Loading prints a bar for every weight file; ours is a library call."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _dtype(name: str) -> torch.dtype:
