@@ -48,7 +48,7 @@ class AttentionCall:
     v: Float[Tensor, "batch kv_head key value_dim"]
     scale: float
     """What the product is multiplied with, as the model passed it."""
-    bias: Float[Tensor, "#batch #head query key"] | None
+    bias: Float[Tensor, "#batch #head #query key"] | None
     """Everything added to the scaled scores: mask and position bias together, in the form the model's own implementation added it."""
     softcap: float | None
     """Scores become softcap * tanh(scores / softcap) before the bias is added; None: not capped."""

@@ -44,11 +44,11 @@ def scores_of(call: AttentionCall, rows: slice | None = None) -> Float[Tensor, "
 
 def visible_of(call: AttentionCall, rows: slice | None = None) -> Bool[Tensor, "#batch #head query key"]:
     """Which keys each query may see: `call.visible`, or read off the bias (above `HIDDEN_BELOW`) where the call has none."""
+    n_rows = len(range(call.q.shape[2])[rows or slice(None)])
     if call.visible is not None:
         return _rows(call.visible, rows)
     if call.bias is not None:
-        return _rows(call.bias, rows) > HIDDEN_BELOW
-    n_rows = len(range(call.q.shape[2])[rows or slice(None)])
+        return (_rows(call.bias, rows) > HIDDEN_BELOW).expand(-1, -1, n_rows, -1)
     return torch.ones(1, 1, n_rows, call.k.shape[2], dtype=torch.bool, device=call.q.device)
 
 
@@ -108,9 +108,8 @@ def inputs_as(call: AttentionCall, dtype: torch.dtype) -> AttentionCall:
     names = ("q", "k", "v", "bias", "sinks")
     cast = {name: value.to(dtype) for name in names if (value := getattr(call, name)) is not None}
     if call.visible is None and call.bias is not None:
-        cast["visible"] = (
-            call.bias > HIDDEN_BELOW
-        )  # before the cast: the same keys are hidden whatever the dtype makes of them
+        # Read before the cast, so that the same keys are hidden whatever the dtype makes of the mask.
+        cast["visible"] = visible_of(call)
     return replace(call, **cast)
 
 
@@ -148,7 +147,7 @@ def replay(
     concatenated; softmax; cast to the dtype of v; matmul with v. Bit for bit equal to eager on the same device and threads.
 
     `softmax_dtype`: float32 for the families that upcast the softmax (Llama, Gemma, ViT, ...); None: the dtype of the scores
-    (BERT, GPT-2, T5, ...). No difference in a float32 model. `score_dtype`: float32 for those that upcast q and k (GPT-J).
+    (BERT, GPT-2, T5, ...). No difference in a float32 model, nor on a CPU, whose softmax upcasts inside. `score_dtype`: float32 for those that upcast q and k (GPT-J).
     `shift`: subtract each row's maximum before the softmax, as GPT-OSS does (seen in half precision); None: where there are
     sinks. A row that sees nothing comes out as the model makes it: uniform where the mask is finfo.min, zero where it is -inf
     (sdpa's answer; a plain softmax would give NaN).
