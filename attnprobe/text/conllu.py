@@ -14,13 +14,12 @@ from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
 from attnprobe.errors import InputError, explain
 from attnprobe.records import Sentence
-from attnprobe.text.drops import Drops, OnDrop
-from attnprobe.text.source import Corpus, DocumentNames, Source, TextFile, corpus_of, lines_of
+from attnprobe.text.drops import OnDrop
+from attnprobe.text.source import Corpus, Reading, Source, TextFile, Unusable, files_of, lines_of
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 LONGEST_SENTENCE = 100_000
 """Lines without a blank one beyond which a file is taken not to be CoNLL-U."""
-_REMEDY = "Correct the file, or leave such sentences out with --skip-invalid (skip_invalid=True)"
 
 
 def read_conllu(source: Source, *, skip_invalid: bool = False, on_drop: OnDrop | None = None) -> Corpus:
@@ -35,66 +34,32 @@ def read_conllu(source: Source, *, skip_invalid: bool = False, on_drop: OnDrop |
     An invalid sentence raises `InputError` with file, line and `sent_id`. With `skip_invalid` it is left out, counted by reason
     in `.drops` and reported to `on_drop(reason, where)`; a corpus with no valid sentence at all still raises.
     """
-
-    def read(files: tuple[TextFile, ...], drops: Drops) -> Iterator[Sentence]:
-        return _read(files, skip_invalid, drops, on_drop)
-
-    return corpus_of(source, read)
-
-
-class _Invalid(Exception):
-    """A sentence that cannot be used, with the line to show."""
-
-    def __init__(self, reason: str, line: int, expected: str, got: str) -> None:
-        super().__init__(reason)
-        self.reason, self.line, self.expected, self.got = reason, line, expected, got
+    return Corpus(files_of(source), lambda file: conllu_sentences, skip_invalid, on_drop)
 
 
 @dataclass
-class _State:
-    """What the sentences before leave behind for those after."""
+class _Scope:
+    """What comments leave behind for the sentences after them."""
 
-    documents: DocumentNames
     document: str = ""
     shared: dict[str, str] = field(default_factory=dict)
     """The `global.*` comments in force."""
-    sentences: int = 0
-    """Sentences met, valid or not."""
 
 
-def _read(files: tuple[TextFile, ...], skip_invalid: bool, drops: Drops, on_drop: OnDrop | None) -> Iterator[Sentence]:
-    state, kept = _State(DocumentNames()), 0
-    for file in files:
-        state.document, state.shared, before = "", {}, state.sentences
-        for comments, rows in _blocks(file):
-            metadata = _metadata(comments, state)
-            if not rows:
-                continue
-            state.sentences += 1
-            try:
-                sentence = _sentence(rows, metadata, state)
-            except _Invalid as bad:
-                where = f"{file.name}:{bad.line}"
-                if not skip_invalid:
-                    raise InputError(_message(bad, where, metadata.get("sent_id", ""))) from bad
-                drops.add(bad.reason, where)
-                if on_drop is not None:
-                    on_drop(bad.reason, where)
-            else:
-                kept += 1
-                yield sentence
-        if state.sentences == before:
-            raise InputError(explain("cannot read the corpus", where=file.name, expected="CoNLL-U", got="no sentence"))
-    if not kept:
-        got = f"none in {state.sentences} ({', '.join(f'{reason}: {n}' for reason, n in drops.counts.items())})"
-        raise InputError(explain("cannot use the corpus", where=files[0].name, expected="valid sentences", got=got))
-
-
-def _message(bad: _Invalid, where: str, identity: str) -> str:
-    of = f" {identity!r}" if identity else ""
-    return explain(
-        f"invalid sentence{of}, {bad.reason},", where=where, expected=bad.expected, got=bad.got, remedy=_REMEDY
-    )
+def conllu_sentences(file: TextFile, reading: Reading) -> Iterator[Sentence]:
+    """The sentences of one file."""
+    scope = _Scope()
+    for comments, rows in _blocks(file):
+        metadata = _metadata(comments, scope, reading)
+        if not rows:
+            continue
+        reading.met += 1
+        try:
+            sentence = _sentence(rows, metadata, scope.document, f"s{reading.met}")
+        except Unusable as bad:
+            reading.refuse(bad, file, metadata.get("sent_id", ""))
+        else:
+            yield sentence
 
 
 def _blocks(file: TextFile) -> Iterator[tuple[list[str], list[tuple[int, str]]]]:
@@ -117,31 +82,31 @@ def _blocks(file: TextFile) -> Iterator[tuple[list[str], list[tuple[int, str]]]]
         yield comments, rows
 
 
-def _metadata(comments: list[str], state: _State) -> dict[str, str]:
-    """`key = value` comments, those in force for the whole file included; a `newdoc` changes the state's document."""
+def _metadata(comments: list[str], scope: _Scope, reading: Reading) -> dict[str, str]:
+    """`key = value` comments, those in force for the whole file included; a `newdoc` changes the document."""
     metadata = {}
     for comment in comments:
         for key, value in parse_comment_line(comment):
             if key in ("newdoc", "newdoc id"):
-                state.document = state.documents.unique(value or "")
+                scope.document = reading.documents.unique(value or "")
             metadata[key] = value or ""
-    state.shared.update((key, value) for key, value in metadata.items() if key.startswith("global."))
-    return {**state.shared, **metadata}
+    scope.shared.update((key, value) for key, value in metadata.items() if key.startswith("global."))
+    return {**scope.shared, **metadata}
 
 
-def _sentence(rows: list[tuple[int, str]], metadata: dict[str, str], state: _State) -> Sentence:
-    words = [row for number, line in rows if (row := _columns(number, line))]
+def _sentence(rows: list[tuple[int, str]], metadata: dict[str, str], document: str, number: str) -> Sentence:
+    words = [word for row in rows if (word := _columns(*row))]
     if not words:
-        raise _Invalid("no words", rows[0][0], "a line with an integer ID", "none")
-    lines = [number for number, _ in words]
+        raise Unusable("no words", rows[0][0], expected="a line with an integer ID", got="none")
+    lines = [line for line, _ in words]
     columns = list(zip(*(fields for _, fields in words), strict=True))
-    for place, (number, written) in enumerate(zip(lines, columns[0], strict=True), start=1):
+    for place, (line, written) in enumerate(zip(lines, columns[0], strict=True), start=1):
         if written != str(place):
-            raise _Invalid("broken ids", number, f"ID {place}", repr(written))
+            raise Unusable("broken ids", line, expected=f"ID {place}", got=repr(written))
     return Sentence(
-        id=metadata.get("sent_id") or f"s{state.sentences}",
+        id=metadata.get("sent_id") or number,
         words=columns[1],
-        document=state.document,
+        document=document,
         text=metadata.get("text", ""),
         lemmas=_annotated(columns[2], columns[1]),
         upos=_annotated(columns[3]),
@@ -158,17 +123,20 @@ def _columns(number: int, line: str) -> tuple[int, list[str]] | None:
     """The ten fields of a word; None for a multiword token or an empty node."""
     fields = line.split("\t")
     if len(fields) != len(COLUMNS):
-        raise _Invalid(
-            "not CoNLL-U", number, f"{len(COLUMNS)} columns divided by tabs", f"{len(fields)}: {line[:40]!r}"
+        raise Unusable(
+            "not CoNLL-U",
+            number,
+            expected=f"{len(COLUMNS)} columns divided by tabs",
+            got=f"{len(fields)}: {line[:40]!r}",
         )
     if "" in fields:
-        raise _Invalid("empty column", number, f"{COLUMNS[fields.index('')]} or _", "nothing")
+        raise Unusable("empty column", number, expected=f"{COLUMNS[fields.index('')]} or _", got="nothing")
     try:
         identity = parse_id_value(fields[0])
     except ParseException:
         identity = None
     if identity is None:
-        raise _Invalid("broken ids", number, "an ID such as 3, 3-4 or 3.1", repr(fields[0]))
+        raise Unusable("broken ids", number, expected="an ID such as 3, 3-4 or 3.1", got=repr(fields[0]))
     return (number, fields) if isinstance(identity, int) else None
 
 
@@ -202,10 +170,10 @@ def _heads(column: tuple[str, ...], lines: list[int]) -> tuple[int, ...]:
         except ParseException:
             head = None
         if head is None:
-            raise _Invalid("broken tree: no head", number, "a number as HEAD", repr(value))
+            raise Unusable("broken tree: no head", number, expected="a number as HEAD", got=repr(value))
         heads.append(head)
     if (fault := fault_of_tree(heads)) is not None:
-        raise _Invalid(f"broken tree: {fault.kind}", lines[fault.word], fault.expected, fault.got)
+        raise Unusable(f"broken tree: {fault.kind}", lines[fault.word], expected=fault.expected, got=fault.got)
     return tuple(heads)
 
 

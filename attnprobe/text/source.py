@@ -22,7 +22,7 @@ from typing import Any
 
 from attnprobe.errors import EnvironmentFailure, InputError, explain
 from attnprobe.records import Sentence
-from attnprobe.text.drops import Drops
+from attnprobe.text.drops import Drops, OnDrop
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """A path, a glob, `-` for standard input, or several of them."""
@@ -42,6 +42,8 @@ class TextFile:
     """Name as given, for messages."""
     path: Path | None
     """None: standard input."""
+    lines: Iterator[tuple[int, str]] | None = field(default=None, repr=False, compare=False)
+    """Numbered lines where reading has begun already (to tell the format of standard input)."""
 
     @property
     def suffix(self) -> str:
@@ -111,6 +113,9 @@ def _open(file: TextFile, stack: ExitStack) -> Any:
 
 def lines_of(file: TextFile) -> Iterator[tuple[int, str]]:
     """Numbered lines of a UTF-8 file, from 1, without their ends; `InputError` where it is empty or not text."""
+    if file.lines is not None:
+        yield from file.lines
+        return
     number = 0
     for number, raw in enumerate(raw_lines(file), start=1):
         if number == 1:
@@ -173,6 +178,41 @@ def name_as_given(document: str) -> str:
     return head if mark and tail.isdecimal() else document
 
 
+@dataclass
+class Reading:
+    """One reading of a corpus under way: what its files share, and what becomes of a sentence that cannot be used."""
+
+    skip_invalid: bool
+    drops: Drops
+    on_drop: OnDrop | None
+    documents: DocumentNames = field(default_factory=DocumentNames)
+    met: int = 0
+    """Sentences met so far, usable or not."""
+
+    def refuse(self, bad: Unusable, file: TextFile, identity: str = "") -> None:
+        """Count a sentence as left out, or raise `InputError` where nothing may be."""
+        where = file.name if bad.line is None else f"{file.name}:{bad.line}"
+        if not self.skip_invalid:
+            what = f"unusable sentence {identity!r}, {bad.reason}," if identity else f"unusable sentence, {bad.reason},"
+            remedy = "Correct the file, or leave such sentences out with --skip-invalid (skip_invalid=True)"
+            raise InputError(explain(what, where=where, expected=bad.expected, got=bad.got, remedy=remedy)) from bad
+        self.drops.add(bad.reason, where)
+        if self.on_drop is not None:
+            self.on_drop(bad.reason, where)
+
+
+class Unusable(Exception):
+    """Raised within a reader for one sentence; never leaves it (see `Reading.refuse`)."""
+
+    def __init__(self, reason: str, line: int | None, *, expected: str, got: str) -> None:
+        super().__init__(reason)
+        self.reason, self.line, self.expected, self.got = reason, line, expected, got
+
+
+Reader = Callable[[TextFile, Reading], Iterator[Sentence]]
+"""Sentences of one file; one per format."""
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Sentences of one or more files, read anew, one at a time, at each `iter`; standard input can be read once.
@@ -180,28 +220,42 @@ class Corpus:
     What was left out so far is in `drops`, which starts afresh with each reading.
     """
 
-    name: str
-    """The files, as given."""
     files: tuple[TextFile, ...]
-    read: Callable[[tuple[TextFile, ...], Drops], Iterator[Sentence]] = field(repr=False)
+    reader: Callable[[TextFile], Reader] = field(repr=False)
+    """Which reader a file needs."""
+    skip_invalid: bool = False
+    on_drop: OnDrop | None = field(default=None, repr=False)
     drops: Drops = field(default_factory=Drops, compare=False)
     """Sentences left out in the reading under way, by reason."""
-    _started: list[bool] = field(default_factory=list, repr=False, compare=False)
+    _used: list[TextFile] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The file as given, or the first and how many more."""
+        first, more = self.files[0].name, len(self.files) - 1
+        return f"{first} and {more} more" if more else first
 
     def __iter__(self) -> Iterator[Sentence]:
-        if self._started and any(file.path is None for file in self.files):
-            raise InputError(
-                explain(
-                    "standard input was already read",
-                    expected="one reading",
-                    got="a second",
-                    remedy="Save it to a file",
-                )
-            )
-        self._started.append(True)
+        if any(file.path is None for file in self._used):
+            raise InputError(explain("cannot read standard input a second time", remedy="Save it to a file"))
+        self._used.extend(self.files)
         self.drops.counts.clear()
         self.drops.examples.clear()
-        return self.read(self.files, self.drops)
+        return self._read(Reading(self.skip_invalid, self.drops, self.on_drop))
+
+    def _read(self, reading: Reading) -> Iterator[Sentence]:
+        kept = 0
+        for file in self.files:
+            before = reading.met
+            for sentence in self.reader(file)(file, reading):
+                kept += 1
+                yield sentence
+            if reading.met == before:
+                raise InputError(explain("cannot read the corpus", where=file.name, expected="sentences", got="none"))
+        if not kept:
+            reasons = ", ".join(f"{reason}: {n}" for reason, n in self.drops.counts.items())
+            got = f"none of {reading.met} ({reasons})"
+            raise InputError(explain("cannot use the corpus", where=self.name, expected="valid sentences", got=got))
 
     def sha256(self) -> str:
         """SHA-256 of the files' text, decompressed, one after another; empty for standard input, which cannot be read again."""
@@ -212,10 +266,3 @@ class Corpus:
             for line in raw_lines(file):
                 digest.update(line)
         return digest.hexdigest()
-
-
-def corpus_of(source: Source, read: Callable[[tuple[TextFile, ...], Drops], Iterator[Sentence]]) -> Corpus:
-    """A corpus over the files that `source` names, which must all be there."""
-    files = files_of(source)
-    names = [file.name for file in files]
-    return Corpus(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", files, read)
