@@ -1,0 +1,150 @@
+import gzip
+import io
+import json
+from importlib.util import find_spec
+
+import pytest
+
+from attnprobe.errors import EnvironmentFailure, InputError
+from attnprobe.text.corpus import read_corpus
+
+TREE = "1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
+
+
+def lines(*records):
+    return "".join(f"{json.dumps(record)}\n" for record in records)
+
+
+def test_the_suffix_tells_the_format(tmp_path):
+    (tmp_path / "a.conllu").write_text(TREE)
+    (tmp_path / "b.txt").write_text("one two\n")
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines({"text": "three"}).encode()))
+    found = list(read_corpus([tmp_path / "a.conllu", tmp_path / "b.txt", tmp_path / "c.jsonl.gz"]))
+    assert [sentence.words for sentence in found] == [("a",), ("one", "two"), ("three",)]
+    assert [sentence.id for sentence in found] == ["s1", "s2", "s3"]
+
+
+def test_a_format_may_be_said(tmp_path):
+    (tmp_path / "a.dat").write_text(TREE)
+    [sentence] = read_corpus(tmp_path / "a.dat", "conllu")
+    assert sentence.heads == (0,)
+    assert len(list(read_corpus(tmp_path / "a.dat", format="text"))) == 1
+    with pytest.raises(
+        InputError, match="cannot tell the format at .*a.dat: expected .*.conllu .*, got .dat. Say its format"
+    ):
+        read_corpus(tmp_path / "a.dat")
+    with pytest.raises(InputError, match="unknown corpus format 'conlu': got near names: conllu"):
+        read_corpus(tmp_path / "a.dat", "conlu")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("\n# text = a\n" + TREE, ("a",)),
+        (lines({"text": "one two"}), ("one", "two")),
+        ("# A title\nand text\n", ("#", "A", "title")),
+        ("1 thing\n", ("1", "thing")),
+    ],
+)
+def test_standard_input_is_told_by_its_first_lines(monkeypatch, data, words):
+    for payload in (data.encode(), gzip.compress(data.encode())):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(payload)))
+        assert next(iter(read_corpus("-"))).words == words
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(InputError, match="got an empty file"):
+        list(read_corpus("-"))
+
+
+def test_json_lines_with_words_carry_their_annotation(tmp_path):
+    path = tmp_path / "a.jsonl"
+    full = {
+        "id": "x",
+        "document": "d",
+        "text": "Dogs bark.",
+        "words": ["Dogs", "bark", "."],
+        "upos": ["NOUN", "VERB", "PUNCT"],
+        "heads": [2, 0, 2],
+        "deprels": ["nsubj", "root", "punct"],
+        "segments": [0, 0, 1],
+        "score": 3,
+    }
+    path.write_text(lines(full, {"words": ["a"], "upos": None}) + "\n")
+    first, second = read_corpus(path)
+    assert (first.id, first.document, first.text, first.words) == ("x", "d", "Dogs bark.", ("Dogs", "bark", "."))
+    assert (first.upos, first.heads, first.deprels) == (
+        ("NOUN", "VERB", "PUNCT"),
+        (2, 0, 2),
+        ("nsubj", "root", "punct"),
+    )
+    assert (first.segments, first.metadata) == ((0, 0, 1), {"sent_id": "x"})
+    assert (second.id, second.upos, second.metadata) == ("s2", (), {})
+
+
+def test_a_text_of_several_lines_is_a_document(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        lines({"text": "one\n\ntwo"}, {"id": "r", "text": "a\nb\n"}, {"id": "q", "text": "c\n"}, {"text": "d"})
+    )
+    found = [(sentence.id, sentence.document, sentence.text) for sentence in read_corpus(path)]
+    assert found == [
+        ("s1", "document 1", "one"),
+        ("s2", "document 1", "two"),
+        ("r-1", "r", "a"),
+        ("r-2", "r", "b"),
+        ("q", "", "c"),
+        ("s6", "", "d"),
+    ]
+
+
+BAD = [
+    ("{not json", "not JSON", "a JSON object a line, got Expecting property name"),
+    ('["a"]', "no words", "got list"),
+    ("{}", "no words", "got the keys none"),
+    ('{"txt": "a"}', "no words", "got the keys txt"),
+    ('{"text": "  "}', "no words", "got the keys text"),
+    ('{"text": 3}', "wrong text", "expected a string, got int"),
+    ('{"id": 3, "text": "a"}', "wrong id", "expected a string, got int"),
+    ('{"words": "a b"}', "wrong words", "expected a list of str, got str"),
+    ('{"words": []}', "wrong words", "got 0 values"),
+    ('{"words": ["a", 3]}', "wrong words", "got 2 values"),
+    ('{"words": ["a", "b"], "upos": ["X"]}', "wrong upos", "expected a list of str, 2 of them, got 1 values"),
+    ('{"words": ["a"], "heads": [true]}', "wrong heads", "expected a list of int, 1 of them"),
+    ('{"words": ["a", "b"], "heads": [2, 1]}', "broken tree: cycle", "got the cycle 1 -> 2 -> 1"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason", "message"), BAD, ids=[bad[0] for bad in BAD])
+def test_records_that_cannot_be_used(tmp_path, line, reason, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "fine"}}\n{line}\n{{"words": ["too"]}}\n')
+    with pytest.raises(InputError) as caught:
+        list(read_corpus(path))
+    for part in (reason, message, f"{path}:2:"):
+        assert part in str(caught.value)
+    corpus = read_corpus(path, skip_invalid=True)
+    assert [sentence.words for sentence in corpus] == [("fine",), ("too",)]
+    assert corpus.drops.counts == {reason: 1}
+
+
+def test_parquet_is_read_where_pyarrow_is_installed_and_refused_where_not(tmp_path):
+    path = tmp_path / "a.parquet"
+    if find_spec("pyarrow") is None:
+        path.write_bytes(b"PAR1")
+        with pytest.raises(
+            EnvironmentFailure, match="cannot read Parquet at .*a.parquet: expected pyarrow, got none. Install"
+        ):
+            list(read_corpus(path))
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"text": f"line {i}", "words": None, "score": i} for i in range(701)] + [
+        {"text": "", "words": ["a", "b"], "score": 0}
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    found = list(read_corpus(path))
+    assert [sentence.words for sentence in found[-2:]] == [("line", "700"), ("a", "b")]
+    assert len(found) == 702
+    path.write_bytes(b"not parquet at all")
+    with pytest.raises(InputError, match="expected Parquet"):
+        list(read_corpus(path))
