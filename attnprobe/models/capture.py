@@ -166,7 +166,7 @@ def record(
     model = as_model(model)
     done = 0
     for batch in batches:
-        run_forward(model, from_model_inputs(model, batch), lambda call, batch=batch: each(call, batch), route=route)  # type: ignore[misc]
+        run_forward(model, from_model_inputs(model, batch, describe=False), lambda call, batch=batch: each(call, batch), route=route)  # type: ignore[misc]
         done += 1
     return done
 

@@ -101,7 +101,7 @@ def _padded(tokenizer: Any, rows: list[list[int]], fill: int) -> Tensor:
     return torch.tensor([[fill] * (length - len(row)) + row if left else row + [fill] * (length - len(row)) for row in rows])
 
 
-def _accepted(model: Model) -> set[str]:
+def accepted_inputs(model: Model) -> set[str]:
     """Names of inputs the model takes; tokenizers give token types also for models that have none."""
     return set(inspect.signature(model.module.forward).parameters) | set(inspect.signature(model.backbone.forward).parameters)
 
@@ -144,7 +144,7 @@ def _described(
     inside = real & ~special
     unknown = (ids == tokenizer.unk_token_id) & inside if tokenizer.unk_token_id is not None else torch.zeros_like(inside)
     types = padded.get("token_type_ids")
-    accepted = _accepted(model)
+    accepted = accepted_inputs(model)
     return Encoded(
         inputs={key: value.to(model.device) for key, value in {**padded, **targets}.items() if key in accepted},
         tokens=tuple(show_tokens(tokenizer, row) for row in ids.tolist()),
@@ -197,8 +197,11 @@ def show_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def from_model_inputs(model: Model, inputs: Mapping[str, Any]) -> Encoded:
-    """A batch from the model's own inputs: lists become tensors, all move to the model's device."""
+def from_model_inputs(model: Model, inputs: Mapping[str, Any], *, describe: bool = True) -> Encoded:
+    """A batch from the model's own inputs: lists become tensors, all move to the model's device.
+
+    `describe=False` leaves tokens and words out, which costs more than a small forward pass.
+    """
     if not inputs:
         raise InputError(explain("nothing to capture", expected="a text, or model inputs by name", got="neither"))
     tensors = {
@@ -219,6 +222,8 @@ def from_model_inputs(model: Model, inputs: Mapping[str, Any]) -> Encoded:
     if mask is None:
         _warn_unmasked_padding(model, ids)
     real = mask.bool().cpu() if mask is not None and mask.ndim == 2 else torch.ones(ids.shape, dtype=torch.bool)
+    if not describe:
+        return Encoded(tensors, (), real, torch.zeros_like(real), (), ())
     tokens = tuple(
         show_tokens(model.tokenizer, row) if model.tokenizer is not None else tuple(map(str, row)) for row in ids.tolist()
     )

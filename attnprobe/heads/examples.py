@@ -1,0 +1,42 @@
+"""Example sentences of a study: a few whole patterns, small enough to be drawn in a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from attnprobe.models.capture import capture
+from attnprobe.models.load import Model
+from attnprobe.text.align import Encoded
+
+LEVELS = 255
+"""Weights are stored as whole numbers 0..255: value / 255, off by at most 1 / 510."""
+
+
+def example_tables(model: Model, examples: Sequence[Encoded]) -> dict[str, xr.Dataset]:
+    """`/examples/eN` for each sentence: `pattern(layer, head, query, key)` as uint8, with words, tokens and tree as JSON."""
+    tables: dict[str, xr.Dataset] = {}
+    for number, item in enumerate(examples):
+        view = capture(model, item.sentence).view()
+        heads = max(block.pattern.shape[0] for block in view.blocks)
+        pattern = np.zeros((len(view.blocks), heads, len(view.tokens), len(view.tokens)), dtype=np.uint8)
+        for place, block in enumerate(view.blocks):
+            pattern[place, : len(block.pattern)] = np.rint(block.pattern * LEVELS)
+        sentence = item.sentence
+        attributes = {
+            "id": sentence.id,
+            "document": sentence.document,
+            "tokens": json.dumps(list(view.tokens)),
+            "words": json.dumps(list(sentence.words)),
+            "word_index": view.alignment.word_index.astype(np.int32),
+            "special": view.special.astype(np.int8),
+            "heads": json.dumps(list(sentence.heads)),
+            "deprels": json.dumps(list(sentence.deprels)),
+            "scale": LEVELS,
+            "source": view.blocks[0].source,
+        }
+        tables[f"/examples/e{number}"] = xr.Dataset({"pattern": (["layer", "head", "query", "key"], pattern)}, attrs=attributes)
+    return tables

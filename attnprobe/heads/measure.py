@@ -1,0 +1,302 @@
+"""Measuring a shard while the model runs: each attention call becomes per-sentence sums and per-case hits, and is let go.
+
+Patterns are recomputed in parts small enough to stay in the cache: several short sentences at a time, or a block of one long
+sentence's query rows. Nothing of size layer x head x query x key outlives its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnprobe.attention.call import AttentionCall, Role, Rows
+from attnprobe.attention.forward import inputs_as, pattern_of
+from attnprobe.heads.cases import Cases
+from attnprobe.heads.metrics import OFFSETS
+from attnprobe.heads.tables import DIRECTIONS, SPLIT_NAMES, RelationSums, ShardSums, by_cluster, by_split
+from attnprobe.registry import HeadMetric
+from attnprobe.stream import RatioSums
+from attnprobe.text.batching import Batch
+
+PART_ELEMENTS = 1_500_000
+"""Weights of a pattern that are held at once: about what stays in the cache next to what is computed from them."""
+
+Scorer = Callable[[AttentionCall, Tensor, slice], Tensor]
+"""`(call, pattern, rows) -> [batch head query key]`: what a relation is read off, in place of the weights."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One batch with what every layer needs of it, on the model's device."""
+
+    inputs: dict[str, Tensor]
+    roles: Tensor
+    """`Role` of each token, [batch key]."""
+    keep: Tensor
+    """Rows that count in metrics, bool [batch query]."""
+    real: Tensor
+    """False at padding, bool [batch key]."""
+    members: Tensor
+    """Places of the batch's sentences in the shard, [batch]."""
+    to_words: Tensor | None
+    """1 where a key token belongs to a word, [batch key word]; None where no relation is asked for."""
+    from_words: Tensor | None
+    """1 / pieces where a query token belongs to a word, [batch word query]."""
+    n_cases: Tensor | None
+    """Cumulated number of cases up to each sentence of the batch, [batch + 1]."""
+    case_rows: tuple[Tensor, ...] = ()
+    """(place in the shard's table, sentence of the batch, query word, key words [case word], candidates [case word])."""
+
+
+def prepare(batch: Batch, members: Sequence[int], cases: Cases | None, device: torch.device) -> Prepared:
+    """Tensors for one batch; `members` are the places of its sentences in the shard."""
+    roles = torch.from_numpy(batch.roles).to(device)
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "token_type_ids": batch.token_types}
+    words: tuple[Any, ...] = (None, None, None, ())
+    if cases is not None:
+        words = _prepare_words(batch, members, cases, device)
+    return Prepared(
+        {key: torch.from_numpy(value).to(device) for key, value in inputs.items()},
+        roles,
+        roles <= Role.PUNCT,
+        roles != Role.PAD,
+        torch.tensor(list(members), device=device),
+        *words,
+    )
+
+
+def _prepare_words(batch: Batch, members: Sequence[int], cases: Cases, device: torch.device) -> tuple[Any, ...]:
+    n_words = max(item.alignment.n_words for item in batch.sentences)
+    word_index = torch.from_numpy(batch.word_index).to(device)
+    to_words = torch.zeros(*word_index.shape, n_words, device=device)
+    to_words.scatter_(2, word_index.clamp(min=0)[..., None], (word_index >= 0).to(to_words.dtype)[..., None])
+    pieces = to_words.sum(1, keepdim=True).clamp(min=1)
+    table = cases.of(members, n_words)
+    return (
+        to_words,
+        (to_words / pieces).transpose(1, 2).contiguous(),
+        torch.from_numpy(table.cumulated),
+        tuple(torch.from_numpy(part).to(device) for part in (table.place, table.sentence, table.query, table.keys, table.candidates)),
+    )
+
+
+class ShardMeasurer:
+    """Takes every attention call of a shard's batches and ends with the shard's sums."""
+
+    def __init__(
+        self,
+        metrics: Sequence[HeadMetric],
+        cases: Cases | None,
+        scorers: dict[str, Scorer | None],
+        n_sentences: int,
+        *,
+        without_sinks: bool = False,
+    ) -> None:
+        self.metrics = tuple(metrics)
+        self.cases = cases if cases is not None and len(cases) else None
+        self.scorers = scorers
+        self.n_sentences = n_sentences
+        self.views = ("", "@removed") if without_sinks else ("",)
+        self.modules: list[tuple[str, int, int]] = []
+        self._sums: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        self._hits: dict[tuple[str, int], Tensor] = {}
+        self._ties: dict[tuple[str, int], Tensor] = {}
+        self._empty: dict[tuple[str, int], Tensor] = {}
+
+    def add(self, call: AttentionCall, prepared: Prepared) -> None:
+        """Measure one layer over one batch."""
+        if call.layer == len(self.modules):
+            self.modules.append((call.kind, call.index, call.n_heads))
+        if call.q.dtype in (torch.float16, torch.bfloat16):
+            call = inputs_as(replace(call, pattern=None), torch.float32)
+        for members, part in _sentence_parts(call):
+            self._add_part(part, prepared, members)
+
+    def _add_part(self, call: AttentionCall, prepared: Prepared, members: slice) -> None:
+        batch, heads, n_rows, n_keys = call.q.shape[0], call.n_heads, call.q.shape[2], call.k.shape[2]
+        n_words = 0 if prepared.to_words is None else prepared.to_words.shape[2]
+        words = {name: call.q.new_zeros(batch, heads, n_words, n_words) for name in self.scorers} if self.cases else {}
+        step = max(1, PART_ELEMENTS // (batch * heads * n_keys))
+        for start in range(0, n_rows, step):
+            rows = slice(start, min(start + step, n_rows))
+            pattern = pattern_of(call, rows) if call.pattern is None else call.pattern[:, :, rows]
+            self._add_metrics(_rows(call, pattern, rows, prepared, members), call.layer, prepared.members[members])
+            for name, total in words.items():
+                scorer = self.scorers[name]
+                scores = pattern if scorer is None else scorer(call, pattern, rows)
+                total += _between_words(scores, prepared, members, rows)
+        for name, total in words.items():
+            self._add_cases(total, name, call.layer, prepared, members)
+
+    def _add_metrics(self, rows: Rows, layer: int, places: Tensor) -> None:
+        for view in self.views:
+            seen = rows if not view else _without_sinks(rows)
+            for metric in self.metrics:
+                values = metric(seen)
+                self._keep(metric.name + view, layer, values, rows.keep, places)
+
+    def _keep(self, name: str, layer: int, values: Tensor, keep: Tensor, places: Tensor) -> None:
+        kept = keep[:, None, :].reshape(keep.shape[0], 1, keep.shape[1], *[1] * (values.ndim - 3))
+        counted = kept & ~torch.isnan(values)
+        total, n = torch.where(counted, values, 0.0).sum(2), counted.sum(2, dtype=torch.float32)
+        if (name, layer) not in self._sums:
+            shape = (self.n_sentences, *total.shape[1:])
+            self._sums[name, layer] = (total.new_zeros(shape), n.new_zeros(shape))
+        sums, counts = self._sums[name, layer]
+        sums.index_add_(0, places, total)
+        counts.index_add_(0, places, n)
+
+    def _add_cases(self, words: Tensor, scorer: str, layer: int, prepared: Prepared, members: slice) -> None:
+        assert prepared.n_cases is not None
+        assert self.cases is not None
+        begin, end = int(prepared.n_cases[members.start]), int(prepared.n_cases[members.stop])
+        if begin == end:
+            return
+        place, sentence, query, keys, candidates = (part[begin:end] for part in prepared.case_rows)
+        inside = sentence - members.start
+        key = (scorer, layer)
+        if key not in self._hits:
+            shape = (len(self.cases), len(DIRECTIONS), words.shape[1])
+            for table in (self._hits, self._ties, self._empty):
+                table[key] = torch.zeros(shape, dtype=torch.bool, device=words.device)
+        for direction in range(len(DIRECTIONS)):
+            rows = words[inside, :, query] if direction == 0 else words[inside, :, :, query]
+            hit, tie, empty = judge(rows, keys, candidates)
+            self._hits[key][place, direction] = hit
+            self._ties[key][place, direction] = tie
+            self._empty[key][place, direction] = empty
+
+    def finish(self, cluster: np.ndarray, split: np.ndarray) -> ShardSums:
+        """The shard's sums: `cluster` gives each sentence's cluster (non-decreasing), `split` each sentence's split number."""
+        starts = np.flatnonzero(np.diff(cluster, prepend=cluster[0] - 1))
+        split_of_cluster = split[starts]
+        metrics = {
+            metric.name + view: self._metric_sums(metric.name + view, starts, split_of_cluster)
+            for metric in self.metrics
+            for view in self.views
+        }
+        relations = self._relation_sums(cluster, split) if self.cases is not None else {}
+        return ShardSums(metrics, relations, tuple(self.modules))
+
+    def _metric_sums(self, name: str, starts: np.ndarray, split: np.ndarray) -> RatioSums:
+        layers = range(len(self.modules))
+        y = _stack([self._sums[name, layer][0].cpu().numpy() for layer in layers])
+        n = _stack([self._sums[name, layer][1].cpu().numpy() for layer in layers])
+        return by_split(by_cluster(y, starts), by_cluster(n, starts), split)
+
+    def _relation_sums(self, cluster: np.ndarray, split: np.ndarray) -> dict[str, RelationSums]:
+        assert self.cases is not None
+        tables = []
+        for table in (self._hits, self._ties, self._empty):
+            # [case scorer direction layer head]
+            by_scorer = [
+                _stack([table[scorer, layer].cpu().numpy() for layer in range(len(self.modules))], axis=2)
+                for scorer in self.scorers
+            ]
+            tables.append(np.stack(by_scorer, axis=1))
+        hits, ties, empty = tables
+        found = {}
+        for name, chosen in self.cases.of_relation.items():
+            sentences = self.cases.sentence[chosen]
+            starts = np.flatnonzero(np.diff(cluster[sentences], prepend=-1))
+            found[name] = _one_relation(
+                hits[chosen], ties[chosen], empty[chosen], self.cases.offset_hits[chosen], starts, split[sentences]
+            )
+        return found
+
+
+def judge(rows: Tensor, keys: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether each case's greatest weight among its candidates lies on one of its keys: (hit, tie, empty), bool [case head].
+
+    `rows` [case head word], `keys` and `candidates` bool [case word]. Ties go to the lowest index; a row without weight on any
+    candidate is empty and no hit.
+    """
+    scores = rows.masked_fill(~candidates[:, None, :], -1.0)
+    top, where = scores.max(-1)
+    empty = top <= 0
+    tie = ((scores == top[..., None]).sum(-1) > 1) & ~empty
+    return keys.gather(1, where) & ~empty, tie, empty
+
+
+def _one_relation(
+    hits: np.ndarray, ties: np.ndarray, empty: np.ndarray, offset_hits: np.ndarray, starts: np.ndarray, split: np.ndarray
+) -> RelationSums:
+    of_cluster = by_cluster(hits, starts)
+    n = np.diff(np.append(starts, len(hits))).astype(np.float64)
+    offsets = by_cluster(offset_hits, starts)
+    split_of_cluster = split[starts]
+    product = np.stack(
+        [
+            np.tensordot(of_cluster[split_of_cluster == number], offsets[split_of_cluster == number], axes=(0, 0))
+            for number in range(len(SPLIT_NAMES))
+        ]
+    )
+    counts = [np.stack([table[split == number].sum(0, dtype=np.float64) for number in range(len(SPLIT_NAMES))]) for table in (ties, empty)]
+    return RelationSums(
+        by_split(of_cluster, n.reshape(-1, *[1] * (of_cluster.ndim - 1)), split_of_cluster),
+        by_split(offsets, n[:, None], split_of_cluster),
+        product,
+        *counts,
+    )
+
+
+def _sentence_parts(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]]:
+    """The call cut along its batch into parts whose pattern stays small; a single long sentence is one part."""
+    batch, heads, n_rows, _ = call.q.shape
+    step = max(1, PART_ELEMENTS // (heads * n_rows * call.k.shape[2]))
+    if step >= batch:
+        yield slice(0, batch), call
+        return
+    names = ("q", "k", "v", "bias", "pattern", "context", "visible")
+    for start in range(0, batch, step):
+        members = slice(start, min(start + step, batch))
+        cut = {name: value[members] for name in names if (value := getattr(call, name)) is not None and value.shape[0] == batch}
+        yield members, replace(call, **cut)
+
+
+def _rows(call: AttentionCall, pattern: Tensor, rows: slice, prepared: Prepared, members: slice) -> Rows:
+    index = torch.arange(rows.start, rows.stop, device=pattern.device)
+    visible = call.visible
+    if visible is None:
+        visible = prepared.real[members][:, None, None, :].expand(-1, 1, len(index), -1)
+        seeing = prepared.keep[members][:, rows]
+    else:
+        visible = (visible if visible.shape[2] == 1 else visible[:, :, rows]).expand(pattern.shape[0], -1, len(index), -1)
+        seeing = prepared.keep[members][:, rows] & visible.any(-1).any(1)
+    return Rows(pattern, visible, index, prepared.roles[members], seeing)
+
+
+def _without_sinks(rows: Rows) -> Rows:
+    """The same rows with special tokens taken out and the rest divided by its sum; a row with nothing left sees nothing."""
+    ordinary = (rows.roles <= Role.PUNCT)[:, None, None, :]
+    left = rows.pattern * ordinary
+    total = left.sum(-1, keepdim=True)
+    visible = rows.visible & ordinary & (total > 0)
+    return replace(rows, pattern=torch.where(total > 0, left / total, 0.0), visible=visible)
+
+
+def _between_words(scores: Tensor, prepared: Prepared, members: slice, rows: slice) -> Tensor:
+    """Word by word: the sum over a word's key pieces, the mean over its query pieces (of these rows), [batch head word word]."""
+    assert prepared.to_words is not None
+    assert prepared.from_words is not None
+    to, of = prepared.to_words[members].to(scores.dtype), prepared.from_words[members][:, :, rows].to(scores.dtype)
+    return torch.matmul(of[:, None], torch.matmul(scores, to[:, None]))
+
+
+def _stack(arrays: list[np.ndarray], axis: int = 1) -> np.ndarray:
+    """Layers side by side on a new axis; a layer with fewer heads than the widest is filled with 0 (counts of 0: undefined)."""
+    widest = max(array.shape[axis] for array in arrays)
+    filled = []
+    for array in arrays:
+        width = [(0, 0)] * array.ndim
+        width[axis] = (0, widest - array.shape[axis])
+        filled.append(np.pad(array, width))
+    return np.stack(filled, axis=axis)
+
+
+__all__ = ["OFFSETS", "Prepared", "ShardMeasurer", "judge", "prepare"]
