@@ -77,7 +77,7 @@ def masked_softmax(
 def attend(
     query: Float[Tensor, "*batch query dim"],
     key: Float[Tensor, "*batch key key_dim"],
-    value: Float[Tensor, "*batch values value_dim"],
+    value: Float[Tensor, "*batch key value_dim"],
     *,
     similarity: str | Similarity = "scaled_dot",
     mask: Bool[Tensor, "..."] | None = None,

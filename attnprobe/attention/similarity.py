@@ -21,7 +21,7 @@ Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
 def dot(
-    query: Float[Tensor, "*batch query dim"], key: Float[Tensor, "*batch key key_dim"]
+    query: Float[Tensor, "*batch query dim"], key: Float[Tensor, "*batch key dim"]
 ) -> Float[Tensor, "*batch query key"]:
     """Dot product q . k. Its variance is the number of dimensions where those of q and k are independent with variance 1.
 
@@ -43,7 +43,7 @@ def dot(
 
 
 def scaled_dot(
-    query: Float[Tensor, "*batch query dim"], key: Float[Tensor, "*batch key key_dim"], *, scale: float | None = None
+    query: Float[Tensor, "*batch query dim"], key: Float[Tensor, "*batch key dim"], *, scale: float | None = None
 ) -> Float[Tensor, "*batch query key"]:
     """Dot product times `scale`, 1 / sqrt(dim) by default: keeps the variance at 1 and the softmax away from saturation.
 
@@ -56,7 +56,7 @@ def scaled_dot(
 
 
 def cosine(
-    query: Float[Tensor, "*batch query dim"], key: Float[Tensor, "*batch key key_dim"], *, scale: float = 1.0
+    query: Float[Tensor, "*batch query dim"], key: Float[Tensor, "*batch key dim"], *, scale: float = 1.0
 ) -> Float[Tensor, "*batch query key"]:
     """Cosine of the angle between q and k, times `scale`: in -scale..scale, whatever the lengths of q and k.
 

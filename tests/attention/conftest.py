@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 if "attnprobe.attention" not in sys.modules:
     install_import_hook("attnprobe.attention", "beartype.beartype")
@@ -19,3 +19,12 @@ def draw():
         return torch.randn(*sizes, generator=generator, dtype=torch.float64)
 
     return normal
+
+
+@pytest.fixture
+def unchecked():
+    """Shape checks off, as users run it: the errors must be our own."""
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", before)

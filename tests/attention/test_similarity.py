@@ -73,6 +73,7 @@ def test_every_similarity_attends_over_batches_and_heads(draw, name):
     torch.testing.assert_close(attended.weights.sum(-1), torch.ones(2, 3, QUERIES, dtype=torch.float64))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_errors_name_the_parts(draw):
     q, k, v = draw(QUERIES, DIM), draw(KEYS, KEY_DIM), draw(KEYS, 3)
     with pytest.raises(InputError, match=r"expected keys of 11 dimensions.*got 13.*Bilinear or Additive"):
