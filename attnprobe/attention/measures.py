@@ -56,7 +56,7 @@ def normalised_entropy_of(
 
 
 def jensen_shannon_divergence(
-    p: Float[Tensor, "*batch key"], q: Float[Tensor, "*batch key"]
+    p: Float[Tensor, "*#batch key"], q: Float[Tensor, "*#batch key"]
 ) -> Float[Tensor, "*batch"]:
     """Jensen-Shannon divergence of two rows, in nats: half KL(p | m) plus half KL(q | m), m = (p + q) / 2.
 
@@ -74,7 +74,9 @@ def jensen_shannon_divergence(
     return torch.where(defined, (0.5 * terms.sum(-1)).clamp(0.0, LN2), torch.nan)
 
 
-def jensen_shannon_distance(p: Float[Tensor, "*batch key"], q: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+def jensen_shannon_distance(
+    p: Float[Tensor, "*#batch key"], q: Float[Tensor, "*#batch key"]
+) -> Float[Tensor, "*batch"]:
     """Square root of the Jensen-Shannon divergence: a metric (it keeps the triangle inequality), in 0..sqrt(ln 2).
 
     NaN where either row has no mass. Source: Endres and Schindelin 2003.
@@ -85,7 +87,7 @@ def jensen_shannon_distance(p: Float[Tensor, "*batch key"], q: Float[Tensor, "*b
     return jensen_shannon_divergence(p, q).sqrt()
 
 
-def total_variation(p: Float[Tensor, "*batch key"], q: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+def total_variation(p: Float[Tensor, "*#batch key"], q: Float[Tensor, "*#batch key"]) -> Float[Tensor, "*batch"]:
     """Total variation distance of two rows: half the sum of |p - q|, the mass that would have to move.
 
     In 0..1: 0 for equal rows, 1 for rows that share no key. NaN where either row has no mass. Source: Jain and Wallace 2019
