@@ -1,3 +1,5 @@
+import torch
+
 from attnprobe.attention import describe
 from tests.attention.calls import make_call, padding_bias
 
