@@ -18,8 +18,9 @@ from torch import Tensor
 from attnprobe.attention.call import AttentionCall
 from attnprobe.errors import InputError, explain
 
-HIDDEN_BELOW = -1e4
-"""A bias at or below this hides its key. Models write -1e4, -1e9, finfo(dtype).min or -inf; the float16 minimum is -65504."""
+HIDDEN_BELOW = -9e3
+"""A bias at or below this hides its key. Models write -1e4, -1e9, finfo(dtype).min or -inf, in any dtype and with a position
+bias on top: bfloat16 makes -9984 of -1e4, and the minimum of float16 is -65504."""
 
 
 def scores_of(call: AttentionCall, rows: slice | None = None) -> Float[Tensor, "batch head query key"]:
@@ -107,9 +108,6 @@ def inputs_as(call: AttentionCall, dtype: torch.dtype) -> AttentionCall:
     """The call with q, k, v, bias and sinks cast to `dtype`; the model's own pattern and context are left as they are."""
     names = ("q", "k", "v", "bias", "sinks")
     cast = {name: value.to(dtype) for name in names if (value := getattr(call, name)) is not None}
-    if call.visible is None and call.bias is not None:
-        # Read before the cast, so that the same keys are hidden whatever the dtype makes of the mask.
-        cast["visible"] = visible_of(call)
     return replace(call, **cast)
 
 

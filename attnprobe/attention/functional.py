@@ -64,13 +64,13 @@ def masked_softmax(
     if mask is not None:
         visible = visible & _checked_mask(mask, scores)
     empty = ~visible.any(-1)
-    # The scores of empty rows are set to 0 before the softmax: filling its NaN afterwards would leave NaN in the gradient.
-    safe = scores.masked_fill(~visible, -torch.inf).masked_fill(empty[..., None], 0.0)
+    # An empty row comes out of the softmax as NaN; no gradient of it passes this fill, nor the one below.
+    seen = scores.masked_fill(~visible, -torch.inf)
     if sinks is None:
-        weights = torch.softmax(safe, dim=-1)
+        weights = torch.softmax(seen, dim=-1)
     else:
         extra = sinks[:, None, None].expand(*scores.shape[:-1], 1)
-        weights = torch.softmax(torch.cat([safe, extra], dim=-1), dim=-1)[..., :-1]
+        weights = torch.softmax(torch.cat([seen, extra], dim=-1), dim=-1)[..., :-1]
     return weights.masked_fill(empty[..., None], EMPTY_ROWS[empty_rows](scores.shape[-1])), empty
 
 

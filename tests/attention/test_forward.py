@@ -181,6 +181,15 @@ def test_visibility_given_or_read_off_the_bias(draw):
     assert visible_of(make_call(q, k, v, bias=draw(BATCH, HEADS, QUERIES, KEYS) * 100)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [-1e4, -65504.0, float("-inf")])
+def test_every_way_of_writing_a_mask_is_read(draw, dtype, value):
+    """-1e4 is -9984 in bfloat16, and a position bias may lie on top of it."""
+    q, k, v = sharp(draw, dtype=dtype)
+    bias = padding_bias([13, 5, 2], KEYS, dtype, value) + 40 * draw(1, HEADS, QUERIES, KEYS).to(dtype)
+    assert visible_of(make_call(q, k, v, bias=bias)).sum(-1)[:, 0, 0].tolist() == [13, 5, 2]
+
+
 @pytest.mark.parametrize("kv_heads", [10, 5])
 def test_recompute_agrees_with_torch_sdpa(draw, kv_heads):
     q, k, v = sharp(draw, kv_heads)
