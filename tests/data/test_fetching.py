@@ -233,6 +233,15 @@ def test_what_no_further_attempt_would_mend(server, tmp_path, path, message):
     assert len(server.asked) == (31 if path == "round" else 1)
 
 
+def test_a_file_larger_than_announced_is_not_read_on(server, tmp_path):
+    seen = []
+    with pytest.raises(EnvironmentFailure, match=f"more than {SIZE} bytes"):
+        data.fetch(
+            entry(server, "larger"), accept_licence=True, folder=tmp_path, progress=lambda *now: seen.append(now)
+        )
+    assert 0 < max(done for done, _ in seen) <= SIZE
+
+
 def test_no_server_at_all(server, tmp_path):
     nowhere = Treebank("toy", "A toy treebank", "7", "CC BY 4.0", "http://127.0.0.1:1/a.conllu", SUM, None)
     with pytest.raises(

@@ -59,8 +59,8 @@ def test_corefud_names_the_head_and_may_leave_the_type_out():
 
 
 def test_a_cluster_may_nest_in_itself_and_mentions_may_cross():
-    found = mentions_of(sentence(["(e1-person-", "(e2-place-", "(e1-person-1-)e1)", "e2)"]))
-    assert short(found) == [("e1", "person", 0, 3, 2), ("e2", "place", 1, 4, 3), ("e1", "person", 2, 3, 2)]
+    found = mentions_of(sentence(["(e1-person-", "(e2-place-", "(e1-person-1-)", "e1)", "e2)"]))
+    assert short(found) == [("e1", "person", 0, 4, 3), ("e2", "place", 1, 5, 4), ("e1", "person", 2, 3, 2)]
 
 
 def test_a_mention_with_gaps_is_one():
