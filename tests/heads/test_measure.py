@@ -1,0 +1,187 @@
+"""The streamed sums against loops over whole sentences."""
+
+import numpy as np
+import pytest
+import torch
+
+import attnprobe.heads.measure as measure
+from attnprobe.heads.cases import Cases
+from attnprobe.heads.measure import ShardMeasurer, judge, prepare
+from attnprobe.heads.metrics import OFFSETS
+from attnprobe.heads.relations import choose
+from attnprobe.heads.tables import DIRECTIONS, fold
+from attnprobe.registry import METRICS
+from attnprobe.text.batching import collate
+from tests.heads.conftest import HEADS, LAYERS, call_of, sharp_patterns
+from tests.oracles import head_metrics, relation_scores
+
+CLUSTER = np.array([0, 0, 1, 1, 2, 2, 3])
+SPLIT = np.array([0, 0, 1, 1, 0, 0, 1])
+DEVICE = torch.device("cpu")
+
+
+def measured(corpus, patterns, batches, *, relations=("dep", "udep"), members=None):
+    """Sums of one shard holding `members` of the corpus, run in these batches."""
+    members = list(range(len(corpus))) if members is None else members
+    own = [corpus[m] for m in members]
+    cases = Cases(own, choose(relations))
+    measurer = ShardMeasurer(list(METRICS), cases, {"weights": None}, len(own))
+    for batch in batches:
+        collated = collate([own[place] for place in batch], pad_id=0)
+        prepared = prepare(collated, batch, cases, DEVICE)
+        for layer in range(LAYERS):
+            call = call_of([patterns[members[place]] for place in batch], layer, prepared.roles)
+            measurer.add(call, prepared)
+    return measurer.finish(CLUSTER[members], SPLIT[members])
+
+
+def test_metric_sums_equal_a_loop_over_rows(corpus):
+    patterns = sharp_patterns(corpus, 3)
+    sums = measured(corpus, patterns, [(6, 0, 3), (4, 2), (1,), (5,)])
+    for name in ("entropy", "entropy_normalised", "signed_distance"):
+        for split in (0, 1):
+            for layer in range(LAYERS):
+                for head in range(HEADS):
+                    values = []
+                    for place, item in enumerate(corpus):
+                        if SPLIT[place] != split:
+                            continue
+                        visible = np.ones(len(item), bool)
+                        for i in range(1, len(item) - 1):
+                            row = patterns[place][layer, head, i].numpy()
+                            values.append(head_metrics.one_row(name, row, visible, i, item.roles.tolist()))
+                    got = sums.metrics[name]
+                    assert got.n[split, layer, head] == len(values)
+                    assert got.y[split, layer, head] == pytest.approx(np.sum(values), rel=2e-6)
+
+
+def test_relation_hits_equal_a_loop_over_words(corpus):
+    patterns = sharp_patterns(corpus, 5)
+    sums = measured(corpus, patterns, [(6, 3, 0), (4,), (2, 5, 1)])
+    for name, label in (("dep:det", "det"), ("dep:obj", "obj"), ("dep:nsubj:pass", "nsubj:pass"), ("dep:ALL", None)):
+        for d, direction in enumerate(DIRECTIONS):
+            for layer in range(LAYERS):
+                for head in range(HEADS):
+                    wanted, n = np.zeros(2), np.zeros(2)
+                    for place, item in enumerate(corpus):
+                        sentence = item.sentence
+                        pairs = [
+                            (i, h - 1)
+                            for i, (h, r) in enumerate(zip(sentence.heads, sentence.deprels, strict=True))
+                            if h > 0 and label in (None, r)
+                        ]
+                        found = relation_scores.hits(
+                            patterns[place][layer, head].numpy(),
+                            item.alignment.word_index.tolist(),
+                            len(sentence),
+                            pairs,
+                            direction,
+                        )
+                        wanted[SPLIT[place]] += sum(found.values())
+                        n[SPLIT[place]] += len(found)
+                    got = sums.relations[name].hits
+                    np.testing.assert_array_equal(got.y[:, 0, d, layer, head], wanted)
+                    np.testing.assert_array_equal(got.n[:, 0, d, layer, head], n)
+
+
+def test_a_word_without_tokens_is_left_out_and_counted(corpus):
+    cases = Cases(corpus, choose(["dep"]))
+    # b2: word 1 (nsubj) has no piece; it is the query of one label and of dep:ALL
+    assert cases.left_out == 2
+    assert "dep:nsubj" in cases.of_relation
+    assert all(cases.query[case] != 1 for case in cases.of_relation["dep:nsubj"] if cases.sentence[case] == 3)
+
+
+def test_offset_hits_and_products_equal_a_loop(corpus):
+    patterns = sharp_patterns(corpus, 7)
+    sums = measured(corpus, patterns, [tuple(range(7))])
+    got = sums.relations["dep:ALL"]
+    by_cluster = {}
+    for place, item in enumerate(corpus):
+        sentence = item.sentence
+        pairs = [(i, h - 1) for i, h in enumerate(sentence.heads) if h > 0]
+        index = item.alignment.word_index.tolist()
+        for layer in range(LAYERS):
+            for head in range(HEADS):
+                found = relation_scores.hits(
+                    patterns[place][layer, head].numpy(), index, len(sentence), pairs, "dep->head"
+                )
+                for query, hit in found.items():
+                    key = dict(pairs)[query]
+                    cluster = by_cluster.setdefault(CLUSTER[place], np.zeros((LAYERS, HEADS, 1 + len(OFFSETS))))
+                    cluster[layer, head, 0] += hit
+                    cluster[layer, head, 1:] += [key - query == offset for offset in OFFSETS]
+    for split in (0, 1):
+        parts = [value for cluster, value in by_cluster.items() if SPLIT[list(CLUSTER).index(cluster)] == split]
+        product = sum(part[..., :1] * part[..., 1:] for part in parts)
+        np.testing.assert_array_equal(got.product[split, 0, 0], product)
+        np.testing.assert_array_equal(got.offsets.y[split], sum(part[0, 0, 1:] for part in parts))
+        np.testing.assert_array_equal(got.hits.y_squared[split, 0, 0], sum(part[..., 0] ** 2 for part in parts))
+
+
+def test_batches_and_their_order_change_only_rounding(corpus):
+    patterns = sharp_patterns(corpus, 9)
+    one = measured(corpus, patterns, [(place,) for place in range(7)])
+    other = measured(corpus, patterns, [(6, 0, 3, 4), (5, 1), (2,)])
+    for name, sums in one.metrics.items():
+        np.testing.assert_allclose(other.metrics[name].y, sums.y, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(other.metrics[name].n, sums.n)
+    for name, sums in one.relations.items():
+        np.testing.assert_array_equal(other.relations[name].hits.y, sums.hits.y)
+
+
+def test_shards_add_up_to_the_whole(corpus):
+    patterns = sharp_patterns(corpus, 13)
+    whole = measured(corpus, patterns, [(place,) for place in range(7)])
+    parts = fold(
+        [
+            measured(corpus, patterns, [(0,), (1,), (2,), (3,)], members=[0, 1, 2, 3]),
+            measured(corpus, patterns, [(0,), (1,), (2,)], members=[4, 5, 6]),
+        ]
+    )
+    for name, sums in whole.metrics.items():
+        np.testing.assert_allclose(parts.metrics[name].y_times_n, sums.y_times_n, rtol=1e-12)
+    assert set(parts.relations) == set(whole.relations)
+    for name, sums in whole.relations.items():
+        np.testing.assert_array_equal(parts.relations[name].product, sums.product)
+
+
+def test_small_parts_of_the_pattern_give_the_same_sums(corpus, monkeypatch):
+    patterns = sharp_patterns(corpus, 17)
+    whole = measured(corpus, patterns, [(6, 0, 3, 4), (5, 1), (2,)])
+    monkeypatch.setattr(measure, "PART_ELEMENTS", 40)  # forces single sentences and blocks of their rows
+    parts = measured(corpus, patterns, [(6, 0, 3, 4), (5, 1), (2,)])
+    for name, sums in whole.metrics.items():
+        np.testing.assert_allclose(parts.metrics[name].y, sums.y, rtol=1e-5, atol=1e-6)
+    for name, sums in whole.relations.items():
+        np.testing.assert_array_equal(parts.relations[name].hits.y, sums.hits.y)
+
+
+def test_judge_breaks_ties_low_and_counts_empty_rows():
+    rows = torch.tensor([[[0.1, 0.4, 0.4]], [[0.0, 0.9, 0.0]], [[0.2, 0.7, 0.1]]])
+    keys = torch.tensor([[False, True, False], [True, False, False], [False, False, True]])
+    candidates = torch.tensor([[True, True, True], [True, False, True], [True, False, True]])
+    hit, tie, empty = judge(rows, keys, candidates)
+    assert hit[:, 0].tolist() == [True, False, False]
+    assert tie[:, 0].tolist() == [True, False, False]
+    assert empty[:, 0].tolist() == [False, True, False]
+
+
+def test_without_sinks_the_rest_is_renormalised_and_a_pure_sink_row_is_undefined(corpus):
+    item = corpus[0]
+    n = len(item)
+    pattern = torch.zeros(1, 1, n, n)
+    pattern[..., 0] = 0.75
+    pattern[..., 1] = 0.25
+    pattern[0, 0, 2] = 0.0
+    pattern[0, 0, 2, 0] = 1.0  # everything on [CLS]
+    collated = collate([item], pad_id=0)
+    prepared = prepare(collated, (0,), None, DEVICE)
+    measurer = ShardMeasurer([METRICS["entropy"], METRICS["special_mass"]], None, {}, 1, without_sinks=True)
+    measurer.add(call_of([pattern], 0, prepared.roles), prepared)
+    sums = measurer.finish(np.array([0]), np.array([0]))
+    rows = n - 2
+    assert sums.metrics["entropy"].n[0, 0, 0] == rows
+    assert sums.metrics["entropy@removed"].n[0, 0, 0] == rows - 1
+    assert sums.metrics["entropy@removed"].y[0, 0, 0] == 0.0
+    assert sums.metrics["special_mass@removed"].y[0, 0, 0, 2] == 0.0

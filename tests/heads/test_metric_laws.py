@@ -1,0 +1,159 @@
+"""Laws that every registered head metric keeps, and its agreement with the oracle."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import attnprobe.heads.metrics  # noqa: F401  registers them
+from attnprobe.attention.call import Role, Rows
+from attnprobe.registry import METRICS
+from tests.oracles import head_metrics as oracle
+
+EVERY = pytest.mark.parametrize("metric", list(METRICS), ids=lambda metric: metric.name)
+BATCH, HEADS, KEYS = 3, 5, 13
+
+
+@pytest.fixture
+def rows():
+    """Sharp rows over two padded sequences and a full one, with [CLS], [SEP] and punctuation; one query sees nothing."""
+    generator = torch.Generator().manual_seed(11)
+    roles = torch.full((BATCH, KEYS), int(Role.PAD))
+    for b, length in enumerate((KEYS, 7, 11)):
+        roles[b, 1 : length - 1] = int(Role.WORD)
+        roles[b, 0], roles[b, length - 1], roles[b, length - 2] = int(Role.CLS), int(Role.SEP), int(Role.PUNCT)
+    visible = (roles != Role.PAD)[:, None, None, :].expand(BATCH, 1, KEYS, KEYS).clone()
+    visible[2, :, 3] = False
+    scores = 4 * torch.randn(BATCH, HEADS, KEYS, KEYS, generator=generator, dtype=torch.float64)
+    pattern = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1).nan_to_num(0.0)
+    return Rows(pattern, visible, torch.arange(KEYS), roles, (roles <= Role.PUNCT) & visible.any(-1)[:, 0])
+
+
+def kept(metric, rows):
+    """Values of the rows that count, in order."""
+    values = metric(rows).transpose(1, 2)
+    return values[rows.keep]
+
+
+@EVERY
+def test_equals_the_oracle(metric, rows):
+    values = metric(rows)
+    coordinates = metric.extra[1] if metric.extra else (None,)
+    for b in range(BATCH):
+        for h in range(HEADS):
+            for i in torch.nonzero(rows.roles[b] != Role.PAD).flatten().tolist():
+                for e, extra in enumerate(coordinates):
+                    want = oracle.one_row(
+                        metric.name,
+                        rows.pattern[b, h, i].numpy(),
+                        rows.visible[b, 0, i].numpy(),
+                        i,
+                        rows.roles[b].tolist(),
+                        extra,
+                    )
+                    got = float(values[b, h, i] if metric.extra is None else values[b, h, i, e])
+                    assert got == pytest.approx(want, abs=1e-9, nan_ok=True), (b, h, i, extra)
+
+
+@EVERY
+def test_stays_within_its_limits(metric, rows):
+    values = kept(metric, rows)
+    low, high = metric.limits
+    values = values[~values.isnan()]
+    assert len(values)
+    assert low is None or bool((values >= low).all())
+    assert high is None or bool((values <= high + 1e-12).all())
+
+
+@EVERY
+def test_leaves_its_input_alone(metric, rows):
+    before = rows.pattern.clone(), rows.visible.clone(), rows.roles.clone()
+    metric(rows)
+    assert torch.equal(rows.pattern, before[0])
+    assert torch.equal(rows.visible, before[1])
+    assert torch.equal(rows.roles, before[2])
+
+
+@EVERY
+def test_more_padding_changes_nothing(metric, rows):
+    padded = replace(
+        rows,
+        pattern=torch.nn.functional.pad(rows.pattern, (0, 3)),
+        visible=torch.nn.functional.pad(rows.visible, (0, 3)),
+        roles=torch.nn.functional.pad(rows.roles, (0, 3), value=int(Role.PAD)),
+    )
+    torch.testing.assert_close(kept(metric, padded), kept(metric, rows), equal_nan=True)
+
+
+@EVERY
+def test_permuting_heads_permutes_values(metric, rows):
+    order = torch.tensor([3, 0, 4, 1, 2])
+    torch.testing.assert_close(
+        metric(replace(rows, pattern=rows.pattern[:, order])), metric(rows)[:, order], equal_nan=True
+    )
+
+
+@EVERY
+def test_blocks_of_rows_give_the_whole(metric, rows):
+    parts = []
+    for part in (slice(0, 5), slice(5, 6), slice(6, KEYS)):
+        parts.append(
+            metric(
+                replace(
+                    rows,
+                    pattern=rows.pattern[:, :, part],
+                    visible=rows.visible[:, :, part],
+                    query_index=rows.query_index[part],
+                    keep=rows.keep[:, part],
+                )
+            )
+        )
+    torch.testing.assert_close(torch.cat(parts, 2), metric(rows), equal_nan=True)
+
+
+@EVERY
+def test_a_row_that_sees_nothing_is_nan(metric, rows):
+    values = metric(rows)[2, :, 3]
+    assert bool(values.isnan().all())
+
+
+@EVERY
+def test_declares_unit_source_and_first_line(metric):
+    assert metric.unit
+    assert metric.source
+    assert metric.function.__doc__.strip().splitlines()[0].endswith((".", ":", ","))
+
+
+def test_known_answers():
+    """A one-hot previous head: entropy exactly 0, mass and argmax share 1 at -1, distance 1; a uniform one: ln n and 1."""
+    n = 7
+    roles = torch.full((1, n), int(Role.WORD))
+    previous = torch.zeros(1, 2, n, n)
+    previous[0, 0, torch.arange(1, n), torch.arange(n - 1)] = 1.0
+    previous[0, 0, 0, 0] = 1.0
+    previous[0, 1] = 1 / n
+    rows = Rows(previous, torch.ones(1, 1, n, n, dtype=torch.bool), torch.arange(n), roles, torch.ones(1, n, dtype=bool))
+    entropy = METRICS["entropy"](rows)
+    assert bool((entropy[0, 0] == 0).all())
+    np.testing.assert_allclose(entropy[0, 1].numpy(), np.log(n), rtol=1e-6)
+    np.testing.assert_allclose(METRICS["entropy_normalised"](rows)[0, 1].numpy(), 1.0, rtol=1e-6)
+    place = METRICS["offset_mass"].extra[1].index(-1)
+    for name in ("offset_mass", "offset_argmax"):
+        values = METRICS[name](rows)[0, 0, :, place]
+        assert bool(values[0].isnan())
+        assert bool((values[1:] == 1).all())
+    assert METRICS["signed_distance"](rows)[0, 0, 1:].tolist() == [-1.0] * (n - 1)
+
+
+def test_causal_uniform_rows_have_the_entropy_of_their_own_length():
+    n = 7
+    visible = torch.ones(n, n, dtype=torch.bool).tril()[None, None]
+    pattern = (visible / visible.sum(-1, keepdim=True)).to(torch.float64)
+    rows = Rows(
+        pattern, visible, torch.arange(n), torch.zeros(1, n, dtype=torch.long), torch.ones(1, n, dtype=torch.bool)
+    )
+    np.testing.assert_allclose(METRICS["entropy"](rows)[0, 0].numpy(), np.log(np.arange(1, n + 1)), atol=1e-12)
+    normalised = METRICS["entropy_normalised"](rows)[0, 0]
+    assert bool(normalised[0].isnan())  # 0 / 0
+    np.testing.assert_allclose(normalised[1:].numpy(), 1.0)

@@ -1,0 +1,235 @@
+"""The command line: what it prints, the exit codes, and that nothing half-written is left."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from attnprobe import __version__, open_study
+from attnprobe.cli import main
+
+GOOD = """# newdoc id = d
+# sent_id = s1
+1\tDogs\tdog\tNOUN\tNNS\t_\t2\tnsubj\t_\t_
+2\tbark\tbark\tVERB\tVBP\t_\t0\troot\t_\t_
+3\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_
+
+# sent_id = s2
+1\tCats\tcat\tNOUN\tNNS\t_\t2\tnsubj\t_\t_
+2\tsleep\tsleep\tVERB\tVBP\t_\t0\troot\t_\t_
+
+"""
+
+
+@pytest.fixture
+def attnprobe(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process, in an empty folder: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["attnprobe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left, warnings.catch_warnings():
+            warnings.simplefilter("default")
+            main()
+        streams = capsys.readouterr()
+        return left.value.code, streams.out, streams.err
+
+    return run
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "good.conllu"
+    path.write_text(GOOD)
+    return path
+
+
+def test_version_and_help(attnprobe):
+    assert attnprobe("--version") == (0, f"{__version__}\n", "")
+    code, out, _ = attnprobe("--help")
+    assert code == 0
+    assert all(name in out for name in ("report", "verify", "capture", "heads", "list"))
+
+
+def test_verify_prints_the_agreed_json(attnprobe):
+    code, out, _ = attnprobe("verify", "minilm", "--text", "the cat sat", "--text", "dogs", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["ok"] is True
+    for key in ("model", "family", "attn_implementation", "dtype", "rows_checked", "rows_excluded"):
+        assert key in told
+    assert len(told["layers"]) == 6
+    for i, layer in enumerate(told["layers"]):
+        assert layer["layer"] == layer["index"] == i
+        assert layer["kind"] == "encoder"
+        assert layer["bitwise"] is True
+        assert 0 <= layer["pattern_max_abs"] < 5e-6 < layer["pattern_tolerance"]
+        assert 0 <= layer["context_max_abs"] < layer["context_tolerance"]
+    assert told["rows_checked"] == 6 * 12 * (5 + 3)
+    assert told["rows_excluded"] == 6 * 12 * 2
+
+
+def test_verify_exits_1_where_the_capture_does_not_match(attnprobe, monkeypatch):
+    from attnprobe.models import verify
+
+    honest = verify.recompute
+
+    def wrong(call, **options):
+        pattern, context = honest(call, **options)
+        return pattern, context * 1.01
+
+    monkeypatch.setattr(verify, "recompute", wrong)
+    code, out, _ = attnprobe("verify", "minilm")
+    assert code == 1
+    assert "DOES NOT MATCH" in out
+    code, _, err = attnprobe("report", "minilm", "--out", "page.html")
+    assert code == 1
+    assert "differs from the model's at layer 0" in err
+    assert not Path("page.html").exists()
+    code, out, _ = attnprobe("report", "minilm", "--max-sentences", 5, "--out", "page.html", "--unverified")
+    assert code == 0
+    assert "NOT VERIFIED" in out
+    assert "unverified" in Path("page.html").read_text().lower()
+
+
+def test_heads_writes_a_study_and_says_so(attnprobe, corpus):
+    code, out, _ = attnprobe("heads", "minilm", "--corpus", corpus, "--out", "s.nc", "--metrics", "entropy", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["verified"] is True
+    assert told["sentences_kept"] == 2
+    study = open_study("s.nc")
+    assert int(study["relations"]["n"].sel(split="all", relation="dep:nsubj")) == 2
+
+
+def test_report_of_a_saved_study_needs_no_model(attnprobe, corpus):
+    assert attnprobe("heads", "minilm", "--corpus", corpus, "--out", "s.nc")[0] == 0
+    code, out, _ = attnprobe("report", "s.nc", "--out", "page.html")
+    assert code == 0
+    assert str(Path("page.html").resolve()) in out
+    assert Path("page.html").stat().st_size < 2_000_000
+
+
+def test_capture_writes_what_can_be_verified_again(attnprobe):
+    from attnprobe import verify
+    from attnprobe.models.saved import load_capture
+
+    code, out, _ = attnprobe("capture", "minilm", "--text", "a cat", "--text", "b", "--out", "c.safetensors", "--attn", "eager")
+    assert code == 0
+    assert "6 layers" in out
+    assert verify(load_capture("c.safetensors")).ok
+
+
+def test_list_prints_where_each_is_defined(attnprobe):
+    code, out, _ = attnprobe("list", "metrics", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert code == 0
+    assert rows["entropy"]["unit"] == "nats"
+    assert "heads/metrics.py:" in rows["entropy"]["defined"]
+    code, out, _ = attnprobe("list", "relations")
+    assert "udep" in out
+    code, _, err = attnprobe("list", "metricks")
+    assert code == 2
+    assert "near names: metrics" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"", ["empty"]),
+        (bytes(range(256)) * 9, ["bad.conllu"]),
+        (b"just some text\nand more\n", ["bad.conllu:1", "10"]),
+        (GOOD.replace("2\tnsubj", "9\tnsubj", 1).encode(), ["bad.conllu:3", "9"]),
+        (GOOD.replace("2\tnsubj", "1\tnsubj", 1).encode(), ["bad.conllu:3"]),
+        (GOOD.replace("2\tnsubj", "0\troot", 1).encode(), ["bad.conllu", "root"]),
+    ],
+    ids=["empty", "binary", "not conllu", "head out of range", "cycle", "two roots"],
+)
+def test_bad_corpora_are_refused_with_file_and_line(attnprobe, content, parts):
+    Path("bad.conllu").write_bytes(content)
+    code, out, err = attnprobe("heads", "minilm", "--corpus", "bad.conllu", "--out", "s.nc")
+    assert code == 2, err
+    assert out == ""
+    assert all(part in err for part in parts), err
+    assert not Path("s.nc").exists()
+    assert [p.name for p in Path().iterdir()] == ["bad.conllu"]
+
+
+def test_skip_invalid_leaves_out_and_counts(attnprobe):
+    Path("bad.conllu").write_text(GOOD.replace("2\tnsubj", "9\tnsubj", 1))
+    code, out, err = attnprobe("heads", "minilm", "--corpus", "bad.conllu", "--out", "s.nc", "--skip-invalid", "--json")
+    told = json.loads(out)
+    assert code == 0, err
+    assert told["sentences_kept"] == 1
+    assert sum(told["sentences_dropped"].values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "parts"),
+    [
+        (("heads", "minilm", "--corpus", "gone.conllu", "--out", "s.nc"), 2, ["gone.conllu"]),
+        (("verify", "no-such-model"), 2, ["unknown model", "minilm"]),
+        (("verify", "./no/such/folder"), 2, ["no such model"]),
+        (("verify", "minilm", "--text", " "), 2, ["empty text"]),
+        (("verify", "minilm", "--text", "word " * 600), 2, ["too long", "512"]),
+        (("verify", "minilm", "--attn", "egaer"), 2, ["egaer"]),
+        (("verify", "minilm", "--dtype", "float23"), 2, ["float23", "near names"]),
+        (("verify", "minilm", "--device", "gpu"), 2, ["cpu | cuda"]),
+        (("report", "minilm", "--metrics", "entrpy"), 2, ["entrpy", "near names: entropy"]),
+        (("report", "minilm", "--relations", "dep:objj"), 2, ["dep:objj", "near names", "dep:obj"]),
+        (("report", "minilm", "--out", "no/such/page.html"), 2, ["existing folder"]),
+        (("report", "gone.nc"), 2, ["gone.nc"]),
+        (("capture", "minilm"), 2, ["--text"]),
+        (("frobnicate",), 2, ["frobnicate"]),
+        (("verify", "minilm", "--frobnicate"), 2, ["--frobnicate"]),
+    ],
+)
+def test_wrong_use_is_refused(attnprobe, arguments, code, parts):
+    got, out, err = attnprobe(*arguments)
+    assert got == code, err
+    assert out == ""
+    assert all(part in err for part in parts), err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_an_environment_failure(attnprobe, tmp_path):
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    folder.chmod(0o500)
+    assert attnprobe("report", "minilm", "--out", folder / "page.html")[0] == 3
+
+
+def test_an_internal_error_says_how_to_report_it(attnprobe, monkeypatch):
+    from attnprobe.models import verify
+
+    def broken(*_arguments, **_options):
+        raise ZeroDivisionError("seven")
+
+    monkeypatch.setattr(verify, "verify", broken)
+    code, _, err = attnprobe("verify", "minilm")
+    assert code == 70
+    assert "--debug" in err
+    assert "Traceback" not in err
+
+
+def test_interrupting_gives_130(attnprobe, monkeypatch):
+    from attnprobe.models import verify
+
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "verify", interrupted)
+    assert attnprobe("verify", "minilm")[0] == 130
+
+
+def test_help_and_import_pull_in_no_torch():
+    script = "import sys, attnprobe.cli; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+    twin = "import sys, attnprobe.stream, torch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", twin]).returncode == 1
