@@ -13,98 +13,121 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnprobe.errors import CaptureError, explain
-from attnprobe.models.families import FAMILIES, HookRoute, family_of
+from attnprobe.models import scope
+from attnprobe.models.families import FAMILIES, Projections, family_of, relative
 from attnprobe.models.interface import RawCall
 
 
 @contextmanager
 def hooking(model: nn.Module, recorder: Callable[[RawCall], None]) -> Iterator[None]:
-    """Hand every self-attention of `model` to `recorder`, put together from hooks, until the context ends."""
-    family = str(getattr(model.config, "model_type", ""))
-    route = family_of(family).hooks
-    if route is None:
-        raise CaptureError(
-            explain(
-                f"the family {family!r} cannot be captured by hooks",
-                expected="one of " + ", ".join(name for name, row in FAMILIES.items() if row.hooks),
-                remedy="Use route='interface'",
-            )
-        )
+    """Hand every self-attention of `model` in this context to `recorder`, put together from hooks.
+
+    Raises `CaptureError` for a family without this route, and for a decoder, whose mask of later keys no hook sees.
+    """
+    parts = _projections(model)
     handles: list[Any] = []
     try:
         for name, module in model.named_modules():
-            if all(isinstance(getattr(module, part, None), nn.Linear) for part in (route.query, route.key, route.value)):
-                handles += _hook_module(model, name, module, route, recorder)
-        yield
+            if all(
+                isinstance(getattr(module, part, None), nn.Linear) for part in (parts.query, parts.key, parts.value)
+            ):
+                handles += _Hooks(model, name, module, parts, recorder).handles
+        with scope.listening(recorder, scope.HOOKS):
+            yield
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _hook_module(
-    model: nn.Module, name: str, module: nn.Module, route: HookRoute, recorder: Callable[[RawCall], None]
-) -> list[Any]:
-    """Hooks on one self-attention module. They fire in the order q, k, v, output; which comes first ends the call differs by family."""
-    held: dict[str, Any] = {}
+def _projections(model: nn.Module) -> Projections:
+    family = str(getattr(model.config, "model_type", ""))
+    row = family_of(family)
+    if not row.by_hooks or row.projections is None:
+        raise CaptureError(
+            explain(
+                f"the family {family!r} cannot be captured by hooks",
+                expected="one of " + ", ".join(name for name, row in FAMILIES.items() if row.by_hooks),
+                remedy="Use route='interface'",
+            )
+        )
+    if getattr(model.config, "is_decoder", False) or getattr(model.config, "add_cross_attention", False):
+        raise CaptureError(explain("a decoder cannot be captured by hooks", remedy="Use route='interface'"))
+    return row.projections
 
-    def keep(part: str) -> Callable[..., None]:
+
+class _Hooks:
+    """Hooks on one self-attention module: what they see of a call is put together when both its ends are known."""
+
+    def __init__(
+        self, model: nn.Module, name: str, module: nn.Module, parts: Projections, recorder: Callable[[RawCall], None]
+    ) -> None:
+        self.module, self.recorder = module, recorder
+        self.held: dict[str, Any] = {}
+        self.handles = [
+            module.register_forward_pre_hook(self._keep_mask, with_kwargs=True),
+            module.register_forward_hook(self._keep_weights),
+            relative(model, name, parts.output).register_forward_pre_hook(self._keep_context),
+            *(
+                relative(model, name, path).register_forward_hook(self._keep(part))
+                for part, path in (("q", parts.query), ("k", parts.key), ("v", parts.value))
+            ),
+        ]
+
+    @property
+    def _mine(self) -> bool:
+        """Whether the forward pass running now is the one listened to: another thread's fires the same hooks."""
+        return scope.current().recorder is self.recorder
+
+    def _keep_mask(self, _module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if self._mine:
+            self.held = {"mask": options.get("attention_mask", inputs[1] if len(inputs) > 1 else None)}
+
+    def _keep(self, part: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-            held[part] = output.detach()
+            if self._mine:
+                self.held[part] = output.detach()
 
         return hook
 
-    def keep_mask(_module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        held["mask"] = options.get("attention_mask", inputs[1] if len(inputs) > 1 else None)
+    def _keep_context(self, _module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if self._mine:
+            self.held["context"] = inputs[0].detach()
+            self._finish()
 
-    def keep_context(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        held["context"] = inputs[0].detach()
-        finish()
+    def _keep_weights(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if self._mine:
+            self.held["weights"] = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+            self._finish()
 
-    def keep_weights(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        held["weights"] = output[1] if isinstance(output, tuple) and len(output) > 1 else None
-        finish()
+    def _finish(self) -> None:
+        """The output projection lies outside the module in BERT, inside in DistilBERT: either may come last."""
+        if "context" in self.held and "weights" in self.held:
+            raw = self._assemble()
+            self.held = {}
+            with scope.quietly():
+                self.recorder(raw)
 
-    def finish() -> None:
-        if "context" in held and "weights" in held:
-            recorder(_assemble(module, held, route))
-            held.clear()
+    def _assemble(self) -> RawCall:
+        module, held = self.module, self.held
+        size: int = module.attention_head_size  # type: ignore[assignment]
 
-    output_module = _relative(model, name, route.output)
-    return [
-        module.register_forward_pre_hook(keep_mask, with_kwargs=True),
-        getattr(module, route.query).register_forward_hook(keep("q")),
-        getattr(module, route.key).register_forward_hook(keep("k")),
-        getattr(module, route.value).register_forward_hook(keep("v")),
-        module.register_forward_hook(keep_weights),
-        output_module.register_forward_pre_hook(keep_context),
-    ]
+        def split(flat: Tensor) -> Tensor:
+            return flat.view(*flat.shape[:-1], -1, size)
 
-
-def _relative(model: nn.Module, name: str, path: str) -> nn.Module:
-    if path.startswith("^"):
-        return model.get_submodule(f"{name.rpartition('.')[0]}.{path[1:]}".lstrip("."))
-    return model.get_submodule(f"{name}.{path}")
-
-
-def _assemble(module: nn.Module, held: dict[str, Any], route: HookRoute) -> RawCall:
-    size: int = module.attention_head_size  # type: ignore[assignment]
-
-    def split(flat: Tensor) -> Tensor:
-        return flat.view(*flat.shape[:-1], -1, size).transpose(1, 2)
-
-    mask, weights = held["mask"], held["weights"]
-    return RawCall(
-        module=module,
-        q=split(held["q"]),
-        k=split(held["k"]),
-        v=split(held["v"]),
-        mask=mask,
-        scaling=float(module.scaling),  # type: ignore[arg-type]
-        softcap=None,
-        sinks=None,
-        position_bias=None,
-        causal=False,
-        implementation=str(module.config._attn_implementation),  # type: ignore[union-attr]
-        out=held["context"].view(*held["context"].shape[:-1], -1, size),
-        weights=weights.detach() if isinstance(weights, Tensor) else None,
-    )
+        q, k, v = (split(held[part]).transpose(1, 2) for part in ("q", "k", "v"))
+        weights = held["weights"]
+        return RawCall(
+            module=module,
+            q=q,
+            k=k,
+            v=v,
+            mask=held["mask"],
+            scaling=float(module.scaling),  # type: ignore[arg-type]
+            softcap=None,
+            sinks=None,
+            position_bias=None,
+            is_causal=False,
+            implementation=str(module.config._attn_implementation),  # type: ignore[union-attr]
+            out=split(held["context"]),
+            weights=weights.detach() if isinstance(weights, Tensor) else None,
+        )

@@ -1,25 +1,60 @@
 """The seam in transformers through which attention is seen and edited: its registry of attention functions.
 
 Every model on the interface asks `AttentionInterface` for its attention function in each forward pass. The wrapper installed here
-answers with the very function the registry holds, unless this thread's context has a recorder or an editor, in which case the function
-is run between the two. The wrapper is put in place once, by the first capture, and stays: it is the only process-wide change, inert
-outside a capture. (Wrapping and unwrapping per capture loses records between threads; registering a name of one's own changes model
-outputs, because models test that name and look up a mask function under it.)
+answers with the very function the registry holds, unless something listens in this context (see `scope.py`), in which case the
+function is run between editors and recorder. The wrapper is put in place once, by the first capture, and stays: it is the only
+process-wide change, inert outside a capture. (Wrapping and unwrapping per capture loses records between threads; registering a
+name of one's own changes model outputs, because models test that name and look up a mask function under it.)
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+
+from attnprobe.errors import CaptureError, explain
+from attnprobe.models import scope
+
+Result = tuple[Tensor, Tensor | None]
+"""What an attention function gives: out [batch query head value_dim], and the pattern where it reports one."""
+
+_OPAQUE = ("flash", "flex", "paged", "kernels")
+"""Parts of the names of attention functions that hide keys by other means than a mask tensor."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An attention call that is about to be made."""
+
+    module: nn.Module
+    """The attention module that calls."""
+    function: Callable[..., Result]
+    implementation: str
+    """Under which name the function was asked for: eager, sdpa, ..."""
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    rest: tuple[Any, ...]
+    """Further arguments by place, as the module passed them."""
+    options: Mapping[str, Any]
+
+    def run(self) -> Result:
+        """Call the attention function."""
+        out, weights = self.function(self.module, self.q, self.k, self.v, *self.rest, **self.options)
+        return out, weights
+
+    def named(self) -> dict[str, Any]:
+        """All arguments after the values by name."""
+        names = list(inspect.signature(self.function).parameters)[4:]
+        return {**dict(zip(names, self.rest, strict=False)), **self.options}
 
 
 @dataclass(frozen=True)
@@ -36,43 +71,42 @@ class RawCall:
     softcap: float | None
     sinks: Tensor | None
     position_bias: Tensor | None
-    causal: bool
-    """Whether the function itself hides later keys, because no mask was passed."""
+    is_causal: bool | None
+    """Whether the module says that it hides later keys; None where it does not say."""
     implementation: str
     out: Tensor
     """[batch query head value_dim]"""
     weights: Tensor | None
     """Pattern as the function returned it; None where it reports none."""
 
+    @property
+    def hides_later(self) -> bool:
+        """Whether the function itself hides later keys, as all but eager do where no mask is passed and nothing forbids it."""
+        unsaid = self.mask is None and self.implementation != "eager" and self.q.shape[2] > 1
+        return unsaid and self.is_causal is not False
 
-Editor = Callable[[nn.Module, Callable[..., tuple[Tensor, Tensor | None]], tuple[Any, ...], dict[str, Any]], tuple[Tensor, Any]]
-"""`(module, function, arguments, keywords) -> (out, weights)`: runs the function itself, changed or not."""
 
-_RECORDER: ContextVar[Callable[[RawCall], None] | None] = ContextVar("attnprobe_recorder", default=None)
-_EDITOR: ContextVar[Editor | None] = ContextVar("attnprobe_editor", default=None)
+Editor = Callable[[Pending, Callable[[Pending], Result]], Result]
+"""`(call, run) -> result`: calls `run` exactly once, with the call as it is or changed, and gives its result, changed or not."""
+
 _INSTALLING = threading.Lock()
+_PLAIN: ContextVar[bool] = ContextVar("attnprobe_plain", default=False)
 
 
 @contextmanager
 def recording(recorder: Callable[[RawCall], None]) -> Iterator[None]:
-    """Hand every attention call of this thread's context to `recorder`; an inner recording hides the outer one."""
+    """Hand every attention call of this context to `recorder`; an inner recording hides the outer one."""
     _install()
-    token = _RECORDER.set(recorder)
-    try:
+    with scope.listening(recorder, scope.INTERFACE):
         yield
-    finally:
-        _RECORDER.reset(token)
 
 
 @contextmanager
 def editing(editor: Editor) -> Iterator[None]:
-    """Let `editor` run every attention call of this thread's context; a recording inside sees what the editor let through."""
+    """Let `editor` run every attention call of this context; editors add up, and a recording sees what they let through."""
     _install()
-    token = _EDITOR.set(editor)
-    try:
+    with scope.edited_by(editor):
         yield
-    finally:
-        _EDITOR.reset(token)
 
 
 def _install() -> None:
@@ -85,28 +119,29 @@ def _install() -> None:
         original_item = AttentionInterface.__getitem__
 
         @wraps(original)
-        def get_interface(self: Any, attn_implementation: Any, default: Callable[..., Any]) -> Callable[..., Any]:
-            recorder, editor = _RECORDER.get(), _EDITOR.get()
-            if recorder is None and editor is None:
+        def get_interface(self: Any, attn_implementation: Any, default: Callable[..., Result]) -> Callable[..., Result]:
+            listening = _listening()
+            if listening is None:
                 return original(self, attn_implementation, default)
             with _plain_items():
                 function = original(self, attn_implementation, default)
-            return _seam(function, str(attn_implementation or "eager"), recorder, editor)
+            return partial(_seam, listening, function, str(attn_implementation or "eager"))
 
         @wraps(original_item)
-        def item(self: Any, key: str) -> Callable[..., Any]:
+        def item(self: Any, key: str) -> Callable[..., Result]:
+            """A few modules index the registry; those get the same seam."""
             function = original_item(self, key)
-            recorder, editor = _RECORDER.get(), _EDITOR.get()
-            if (recorder is None and editor is None) or _PLAIN.get():
-                return function
-            return _seam(function, key, recorder, editor)
+            listening = None if _PLAIN.get() else _listening()
+            return function if listening is None else partial(_seam, listening, function, key)
 
         get_interface._attnprobe = True  # type: ignore[attr-defined]
         AttentionInterface.get_interface = get_interface  # type: ignore[method-assign]
         AttentionInterface.__getitem__ = item  # type: ignore[method-assign]
 
 
-_PLAIN: ContextVar[bool] = ContextVar("attnprobe_plain", default=False)
+def _listening() -> scope.Scope | None:
+    now = scope.current()
+    return now if now.editors or (now.recorder is not None and now.route == scope.INTERFACE) else None
 
 
 @contextmanager
@@ -120,53 +155,65 @@ def _plain_items() -> Iterator[None]:
 
 
 def _seam(
-    function: Callable[..., Any], implementation: str, recorder: Callable[[RawCall], None] | None, editor: Editor | None
-) -> Callable[..., Any]:
-    def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Any:
-        arguments = (query, key, value, *rest)
-        seen: dict[str, Any] = {}
-
-        def run(module: nn.Module, *arguments: Any, **options: Any) -> Any:
-            seen.update(arguments=arguments, options=options)
-            return function(module, *arguments, **options)
-
-        result = editor(module, run, arguments, options) if editor else run(module, *arguments, **options)
-        if recorder is not None:
-            recorder(_raw(function, implementation, module, seen["arguments"], seen["options"], result))
-        return result
-
-    return attention
-
-
-def _raw(
-    function: Callable[..., Any],
+    listening: scope.Scope,
+    function: Callable[..., Result],
     implementation: str,
     module: nn.Module,
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
-    result: tuple[Tensor, Tensor | None],
-) -> RawCall:
-    q, k, v, *rest = arguments
-    if rest:
-        names = [name for name in inspect.signature(function).parameters][4:]
-        options = {**dict(zip(names, rest, strict=False)), **options}
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *rest: Any,
+    **options: Any,
+) -> Result:
+    """One attention call between editors and recorder."""
+    called: list[Pending] = []
+
+    def run(call: Pending) -> Result:
+        called.append(call)
+        return call.run()
+
+    for editor in listening.editors:
+        run = partial(_edit, editor, run)
+    with scope.quietly():
+        result = run(Pending(module, function, implementation, query, key, value, rest, options))
+        if listening.recorder is not None and listening.route == scope.INTERFACE:
+            listening.recorder(raw_call(called[-1], result))
+    return result
+
+
+def _edit(editor: Editor, run: Callable[[Pending], Result], call: Pending) -> Result:
+    return editor(call, run)
+
+
+def raw_call(call: Pending, result: Result) -> RawCall:
+    """What a recorder sees of a call that was made. Raises `CaptureError` where the mask cannot be read."""
+    options = call.named()
     mask = options.get("attention_mask")
-    scaling = options.get("scaling")
-    told = options.get("is_causal")
-    causal = bool(getattr(module, "is_causal", True) if told is None else told)
+    hidden = any(part in call.implementation for part in _OPAQUE)
+    if hidden or not (mask is None or isinstance(mask, Tensor)):
+        raise CaptureError(
+            explain(
+                f"the attention function {call.implementation!r} does not show which keys it hides",
+                expected="sdpa or eager",
+                remedy="Load the model with attn='sdpa'",
+            )
+        )
+    scaling, causal = options.get("scaling"), options.get("is_causal")
+    causal = getattr(call.module, "is_causal", None) if causal is None else causal
+    sinks, position_bias = options.get("s_aux"), options.get("position_bias")
     out, weights = result
     return RawCall(
-        module=module,
-        q=q.detach(),
-        k=k.detach(),
-        v=v.detach(),
-        mask=mask if isinstance(mask, Tensor) else None,
-        scaling=float(q.shape[-1] ** -0.5 if scaling is None else scaling),
+        module=call.module,
+        q=call.q.detach(),
+        k=call.k.detach(),
+        v=call.v.detach(),
+        mask=None if mask is None else mask.detach(),
+        scaling=float(call.q.shape[-1] ** -0.5 if scaling is None else scaling),
         softcap=options.get("softcap"),
-        sinks=options.get("s_aux"),
-        position_bias=options.get("position_bias"),
-        causal=causal and mask is None and implementation != "eager" and q.shape[2] > 1,
-        implementation=implementation,
+        sinks=None if sinks is None else sinks.detach(),
+        position_bias=None if position_bias is None else position_bias.detach(),
+        is_causal=None if causal is None else bool(causal),
+        implementation=call.implementation,
         out=out.detach(),
-        weights=weights.detach() if isinstance(weights, torch.Tensor) else None,
+        weights=weights.detach() if isinstance(weights, Tensor) else None,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,36 +18,61 @@ from attnprobe.models.interface import RawCall
 _CROSS = ("crossattention", "encoder_attn", "encdecattention", "cross_attn", "cross_attention", "crossattn")
 
 
+class Order:
+    """Counts attention calls from the start of each forward pass, and passes from the start of a generation."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Calls so far in this pass; those of an encoder that ran before it included."""
+        self.step = 0
+        self._encoder = 0
+        self._started = self._decoding = False
+
+    def start(self, encoder_ran: bool) -> None:
+        """A forward pass starts. `generate` runs an encoder once, alone, and each later pass is then given its output."""
+        if encoder_ran and not self._decoding:
+            self._encoder = self.count
+        else:
+            self.step += self._started
+            self._encoder = self._encoder if encoder_ran else 0
+            self.count = self._encoder
+        self._started, self._decoding = True, encoder_ran
+
+    def take(self) -> int:
+        """Number of the next call."""
+        self.count += 1
+        return self.count - 1
+
+
 class Recorder:
-    """Numbers the calls of a forward pass and hands each to `each` as an `AttentionCall`."""
+    """Numbers the attention calls of one run of a model and hands each to `each` as an `AttentionCall`."""
 
     def __init__(self, root: nn.Module, each: Callable[[AttentionCall], None]) -> None:
         self.each = each
         self.seen = 0
-        self.step = 0
+        self.order = Order()
         self._names = {id(module): name for name, module in root.named_modules()}
         self._encoder_decoder = bool(getattr(root.config, "is_encoder_decoder", False))
-        self._layer = 0
         self._of_kind: Counter[str] = Counter()
         self._masks: dict[tuple[Any, ...], tuple[Any, Tensor | None, Tensor | None]] = {}
 
     def __call__(self, raw: RawCall) -> None:
         name = self._names.get(id(raw.module), "")
-        kind = self._kind(name, raw)
         bias, visible = self._bias(raw)
+        kind = self._kind(name, raw, visible)
         weights = raw.weights if raw.weights is not None and raw.weights.shape[-2:] == _plane(raw) else None
         call = AttentionCall(
-            layer=self._layer,
+            layer=self.order.take(),
             kind=kind,
             index=self._of_kind[kind],
-            step=self.step,
+            step=self.order.step,
             q=raw.q,
             k=raw.k,
             v=raw.v,
             scale=raw.scaling,
             bias=bias,
             softcap=raw.softcap,
-            sinks=raw.sinks.detach() if raw.sinks is not None else None,
+            sinks=raw.sinks,
             pattern=weights,
             context=raw.out.transpose(1, 2),
             visible=visible,
@@ -53,38 +80,34 @@ class Recorder:
             pattern_source=None if weights is None else "model",
             module=name,
         )
-        self._layer += 1
         self._of_kind[kind] += 1
         self.seen += 1
         self.each(call)
 
-    def next_pass(self, *, step: int = 0, skip_encoder: bool = False) -> None:
-        """Start counting anew: a new batch, or a generation step (whose encoder does not run again)."""
-        encoder = self._of_kind["encoder"] if skip_encoder else 0
-        self._layer = encoder
-        self._of_kind = Counter({"encoder": encoder})
+    def start(self, encoder_ran: bool) -> None:
+        """A forward pass starts; see `Order`."""
+        self.order.start(encoder_ran)
+        self._of_kind = Counter({"encoder": self.order.count})
         self._masks.clear()
-        self.step = step
 
-    def _kind(self, name: str, raw: RawCall) -> str:
+    def _kind(self, name: str, raw: RawCall, visible: Tensor | None) -> str:
         lowered = name.lower()
         if getattr(raw.module, "is_cross_attention", False) or any(mark in lowered for mark in _CROSS):
             return "cross"
         if self._encoder_decoder:
             return "decoder" if "decoder" in lowered else "encoder"
-        told = getattr(raw.module, "is_causal", None)
-        return "decoder" if (told if told is not None else raw.causal) else "encoder"
+        if raw.is_causal is None:  # no word from the module: what matters is whether later keys are hidden
+            return "decoder" if visible is not None and raw.q.shape[2] > 1 and not visible.triu(1).any() else "encoder"
+        return "decoder" if raw.is_causal else "encoder"
 
     def _bias(self, raw: RawCall) -> tuple[Tensor | None, Tensor | None]:
         """What is added to the scores, and which keys may be seen; one mask serves many layers, so it is prepared once."""
-        keys = raw.k.shape[2]
-        key = (id(raw.mask), raw.implementation, raw.causal, raw.q.shape[2], keys, raw.q.dtype)
+        key = (id(raw.mask), raw.implementation, raw.hides_later, *_plane(raw), raw.q.dtype)
         if key not in self._masks:
-            self._masks[key] = (raw.mask, *_mask_parts(raw))
+            self._masks[key] = (raw.mask, *mask_parts(raw))  # the mask is kept, so that no other gets its id
         _, bias, visible = self._masks[key]
         if raw.position_bias is not None:
-            position = raw.position_bias.detach()
-            bias = position if bias is None else position + bias
+            bias = raw.position_bias if bias is None else raw.position_bias + bias
         return bias, visible
 
 
@@ -92,19 +115,25 @@ def _plane(raw: RawCall) -> tuple[int, int]:
     return raw.q.shape[2], raw.k.shape[2]
 
 
-def _mask_parts(raw: RawCall) -> tuple[Tensor | None, Tensor | None]:
+def mask_parts(raw: RawCall) -> tuple[Tensor | None, Tensor | None]:
+    """What the mask of a call adds to the scores, and which keys it shows (None: all), both [batch head query key]."""
     n_queries, n_keys = _plane(raw)
     mask = raw.mask
     if mask is None:
-        if not raw.causal:
+        if not raw.hides_later:
             return None, None
+        # the first query and the first key are aligned, as torch's sdpa has it
         visible = torch.ones(n_queries, n_keys, dtype=torch.bool, device=raw.q.device).tril()[None, None]
         return _hidden(visible, raw.q.dtype), visible
     if mask.ndim == 2:  # [batch key], as a few vision models pass it
         mask = mask[:, None, None, :]
-    mask = mask[..., :n_keys].detach()
+    mask = mask[..., :n_keys]
     if mask.dtype == torch.bool:
-        if raw.implementation == "eager":  # eager adds it as 0 or 1: nothing is hidden
+        if raw.implementation == "eager":
+            warnings.warn(
+                f"{type(raw.module).__name__} passes a bool mask to eager attention, which adds it as 0 or 1: nothing is hidden.",
+                stacklevel=2,
+            )
             return mask.to(raw.q.dtype), None
         return _hidden(mask, raw.q.dtype), mask
     return mask, mask > HIDDEN_BELOW
@@ -112,3 +141,37 @@ def _mask_parts(raw: RawCall) -> tuple[Tensor | None, Tensor | None]:
 
 def _hidden(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
+
+
+@contextmanager
+def counting_passes(model: nn.Module, started: Callable[[bool], None], mine: Callable[[], bool]) -> Iterator[None]:
+    """Call `started(encoder_ran)` at the start of each forward pass of `model`, or of its encoder alone, that is `mine()`."""
+    inside = False
+
+    def before(_module: nn.Module, _inputs: Any, options: dict[str, Any]) -> None:
+        nonlocal inside
+        if mine():
+            inside = True
+            started(options.get("encoder_outputs") is not None)
+
+    def after(*_: Any) -> None:
+        nonlocal inside
+        if mine():
+            inside = False
+
+    def encoder_before(*_: Any) -> None:
+        if mine() and not inside:
+            started(False)
+
+    handles = [
+        model.register_forward_pre_hook(before, with_kwargs=True),
+        model.register_forward_hook(after, always_call=True),
+    ]
+    encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else None  # type: ignore[operator]
+    if isinstance(encoder, nn.Module) and encoder is not model:
+        handles.append(encoder.register_forward_pre_hook(encoder_before))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
