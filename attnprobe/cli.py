@@ -59,6 +59,17 @@ BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="Most to
 SkipInvalid = Annotated[
     bool, typer.Option("--skip-invalid", help="Count and leave out sentences with a broken tree instead of stopping.")
 ]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted run of the same model, corpus and options.")
+]
+EngineName = Annotated[str, typer.Option("--engine", help="local, or ray: shards on several processes or machines.")]
+Address = Annotated[
+    str | None, typer.Option("--address", help="Address of a running Ray cluster; default: one of this machine.")
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Ray workers. Default: one for each CPU (or GPU share).")
+]
+GpusPerWorker = Annotated[float, typer.Option("--gpus-per-worker", min=0.0, help="GPUs that each Ray worker takes.")]
 Sinks = Annotated[str, typer.Option("--sinks", help="kept, or both: measure again with special tokens taken out.")]
 Unverified = Annotated[
     bool,
@@ -95,6 +106,11 @@ def report(
     batch_tokens: BatchTokens = 2048,
     sinks: Sinks = "kept",
     skip_invalid: SkipInvalid = False,
+    resume: Resume = False,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     unverified: Unverified = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -104,14 +120,14 @@ def report(
     from attnprobe.report.page import write_report
 
     _check_writable(out, study)
+    if resume and study is None:
+        raise InputError("--resume needs --study: finished shards are kept beside the study file.")
     if model.endswith(".nc"):
         from attnprobe.records import open_study
 
         found = open_study(model)
     else:
-        found = _run(**context.params)
-    if study is not None:
-        found.save(study)
+        found = _run(result=study, **context.params)
     page = write_report(found, out, lang=lang)
     _summarise(found, {"page": str(page.resolve()), **({"study": str(study.resolve())} if study else {})}, as_json)
 
@@ -132,6 +148,11 @@ def heads(
     batch_tokens: BatchTokens = 2048,
     sinks: Sinks = "kept",
     skip_invalid: SkipInvalid = False,
+    resume: Resume = False,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     unverified: Unverified = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -139,8 +160,8 @@ def heads(
 ) -> None:
     """Measure every head over a corpus and write the study file."""
     _check_writable(out)
-    found = _run(**context.params)
-    _summarise(found, {"study": str(found.save(out).resolve())}, as_json)
+    found = _run(result=out, **context.params)
+    _summarise(found, {"study": str(out.resolve())}, as_json)
 
 
 @app.command()
@@ -257,16 +278,24 @@ def _run(
     batch_tokens: int,
     sinks: str,
     unverified: bool,
+    result: Path | None,
+    resume: bool,
+    engine: str,
+    address: str | None,
+    workers: int | None,
+    gpus_per_worker: float,
     **_elsewhere: Any,
 ) -> Study:
     """The options of `report` and `heads` that say what to measure."""
     import attnprobe.data
+    from attnprobe.engines import engine_of
     from attnprobe.heads.relations import choose
     from attnprobe.models.load import load
     from attnprobe.registry import METRICS
     from attnprobe.study import run
     from attnprobe.text.corpus import read_corpus
 
+    chosen = engine_of(engine, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
     for name in _names(metrics) or ():
         METRICS[name]
     choose(_names(relations) or ())
@@ -285,6 +314,9 @@ def _run(
             batch_tokens=batch_tokens,
             unverified=unverified,
             corpus=corpus or "bundled treebank",
+            out=result,
+            resume=resume,
+            engine=chosen,
             progress=progress,
         )
 
@@ -388,7 +420,10 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
+        print(
+            "interrupted; with --out of `heads` or --study of `report`, go on with the same command and --resume",
+            file=sys.stderr,
+        )
         sys.exit(130)
     except AttnprobeError as error:
         _fail(error, error.exit_code, debug, str(error))

@@ -9,11 +9,13 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import os
 import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ import xarray as xr
 
 import attnprobe
 import attnprobe.heads.metrics  # registers the metrics
+from attnprobe.checkpoint import Checkpoints, checkpoints
 from attnprobe.errors import InputError, explain
 from attnprobe.heads.cases import Cases
 from attnprobe.heads.examples import example_tables
@@ -35,7 +38,7 @@ from attnprobe.models.inputs import from_model_inputs
 from attnprobe.models.load import Model
 from attnprobe.models.verify import merge, require, verify
 from attnprobe.records import Provenance, Sentence, Study, Verification
-from attnprobe.registry import METRICS, HeadMetric
+from attnprobe.registry import METRICS
 from attnprobe.text.align import Encoded, encode
 from attnprobe.text.batching import PlanDigest, PlanOptions, Shard, cluster_of, collate, plan_shards, split_of_sentence
 from attnprobe.text.drops import Drops
@@ -43,6 +46,12 @@ from attnprobe.text.drops import Drops
 DEFAULT_RELATIONS = ("dep", "udep")
 Progress = Callable[[int, int], None]
 """Told (sentences done, sentences in all)."""
+Job = tuple[Shard, tuple[Encoded, ...]]
+"""One shard with its sentences."""
+Advance = Callable[[int], None]
+"""Told how many more sentences are done."""
+Engine = Callable[[Model, "Options", Iterator[Job], Advance], Iterator[tuple[int, ShardSums]]]
+"""`(model, options, jobs, advance) -> (shard index, its sums)`, in any order; see `engines` for others than `in_process`."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Planned:
     batches: list[list[Encoded]]
     """The first, the longest and one random batch, for verification."""
     examples: list[Encoded]
-    kept: list[tuple[Shard, tuple[Encoded, ...]]] | None
+    kept: list[Job] | None
     """The shards themselves where the corpus is small, so that it need not be tokenized again."""
 
 
@@ -100,6 +109,9 @@ def run(
     examples: int = 6,
     unverified: bool = False,
     corpus: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Study:
     """Measure every head of `model` over `sentences` and return the study.
@@ -108,6 +120,9 @@ def run(
     memory. `metrics` and `relations` name registered ones, all metrics and `dep`, `udep` by default; a corpus without trees gives no relations.
     `sinks` is `kept`, or `both` to measure again with special tokens taken out and rows renormalised. `cluster` is `document` (sentences of a
     document stand or fall together) or `sentence`. `margin` is the gain over the best offset that a syntactic label asks for.
+
+    With `out` the study is also written there, and each finished shard is kept beside it until then, so that an interrupted run goes on with
+    `resume`; the result is the same bits. `engine` runs the shards elsewhere than in this process (`attnprobe.engines`).
 
     The capture is verified first, on built-in texts and on the first, the longest and a random batch of the corpus; `VerificationError`
     stops the run unless `unverified` is set. Raises `InputError` for unknown names or a corpus of which nothing is left.
@@ -126,7 +141,8 @@ def run(
         examples=examples,
         plan=PlanOptions(batch_tokens=batch_tokens),
     )
-    chosen = [METRICS[name] for name in options.metrics]
+    for name in options.metrics:
+        METRICS[name]
     choose(options.relations)
     if model.tokenizer is None:
         raise InputError(f"{model.name} has no tokenizer, so a corpus of words cannot be run through it.")
@@ -136,9 +152,25 @@ def run(
     checked = _verify(model, planned)
     if not unverified:
         require(checked)
-    sums = _measure_all(model, sentences, options, chosen, planned, progress)
     provenance = _provenance(model, sentences, options, planned, corpus)
-    return Study(_tree(model, sums, checked, provenance, options, planned))
+
+    def measured(store: Checkpoints | None) -> Study:
+        sums = _measure_all(model, sentences, options, planned, engine or in_process, store, progress)
+        return Study(_tree(model, sums, checked, provenance, options, planned))
+
+    if out is None:
+        return measured(None)
+    with checkpoints(Path(out), _key(provenance), resume=resume) as store:
+        study = measured(store)
+        study.save(out)
+        store.remove()
+    return study
+
+
+def _key(provenance: Provenance) -> str:
+    """What a finished shard depends on."""
+    names = ("model_sha256", "attn_implementation", "dtype", "device", "plan", "versions")
+    return json.dumps({name: getattr(provenance, name) for name in names}, indent=1)
 
 
 def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> Planned:
@@ -197,10 +229,10 @@ def _collect_examples(examples: list[Encoded], members: Sequence[Encoded], wante
             examples.append(item)
 
 
-def _shards(
-    model: Model, sentences: Iterable[Sentence], options: Options, drops: Drops
-) -> Iterator[tuple[Shard, tuple[Encoded, ...]]]:
-    encoded = encode(model.tokenizer, _limited(sentences, options.max_sentences), max_length=model.max_length, on_drop=drops.add)
+def _shards(model: Model, sentences: Iterable[Sentence], options: Options, drops: Drops) -> Iterator[Job]:
+    encoded = encode(
+        model.tokenizer, _limited(sentences, options.max_sentences), max_length=model.max_length, on_drop=drops.add
+    )
     return plan_shards(
         encoded, length=len, cluster=lambda item: cluster_of(item.sentence, options.cluster), options=options.plan
     )
@@ -216,7 +248,9 @@ def _limited(sentences: Iterable[Sentence], limit: int | None) -> Iterator[Sente
 def _verify(model: Model, planned: Planned) -> Verification:
     parts = [verify(model)]
     for batch in planned.batches:
-        parts.append(verify(model, **_inputs(model, prepare(_padded(model, batch), range(len(batch)), None, model.device))))
+        parts.append(
+            verify(model, **_inputs(model, prepare(_padded(model, batch), range(len(batch)), None, model.device)))
+        )
     return merge(parts)
 
 
@@ -236,24 +270,64 @@ def _measure_all(
     model: Model,
     sentences: Iterable[Sentence],
     options: Options,
-    metrics: Sequence[HeadMetric],
     planned: Planned,
+    engine: Engine,
+    store: Checkpoints | None,
     progress: Progress | None,
 ) -> ShardSums:
-    total: ShardSums | None = None
-    done = 0
+    """Every shard's sums, from the store or from the engine, folded in the order of the plan."""
     shards = planned.kept if planned.kept is not None else _shards(model, sentences, options, Drops())
-    for shard, members in shards:
+    done = 0
 
-        def advance(n: int, before: int = done) -> None:
-            if progress is not None:
-                progress(before + n, planned.sentences)
+    def advance(n: int) -> None:
+        nonlocal done
+        done += n
+        if progress is not None:
+            progress(done, planned.sentences)
 
-        sums = measure_shard(model, shard, members, options, metrics, advance)
-        total = sums if total is None else total.merge(sums)
-        done += len(members)
-    assert total is not None
-    return total
+    def jobs() -> Iterator[Job]:
+        for shard, members in shards:
+            if store is not None and (found := store.load(shard.index)) is not None:
+                advance(len(shard))
+                fold.add(shard.index, found)
+            else:
+                yield shard, members
+
+    fold = Fold()
+    for index, sums in engine(model, options, jobs(), advance):
+        if store is not None:
+            store.save(index, sums)
+        fold.add(index, sums)
+    return fold.finish()
+
+
+class Fold:
+    """Adds shards up in the order of the plan, in whatever order they come."""
+
+    def __init__(self) -> None:
+        self._total: ShardSums | None = None
+        self._next = 0
+        self._waiting: dict[int, ShardSums] = {}
+
+    def add(self, index: int, sums: ShardSums) -> None:
+        self._waiting[index] = sums
+        while self._next in self._waiting:
+            following = self._waiting.pop(self._next)
+            self._total = following if self._total is None else self._total.merge(following)
+            self._next += 1
+
+    def finish(self) -> ShardSums:
+        assert self._total is not None
+        assert not self._waiting
+        return self._total
+
+
+def in_process(
+    model: Model, options: Options, jobs: Iterator[Job], advance: Advance
+) -> Iterator[tuple[int, ShardSums]]:
+    """The plain engine: one shard after another, here."""
+    for shard, members in jobs:
+        yield shard.index, measure_shard(model, shard, members, options, advance)
 
 
 def measure_shard(
@@ -261,23 +335,21 @@ def measure_shard(
     shard: Shard,
     members: Sequence[Encoded],
     options: Options,
-    metrics: Sequence[HeadMetric],
-    advance: Callable[[int], None] | None = None,
+    advance: Advance | None = None,
 ) -> ShardSums:
     """Run one shard through the model and return its sums; the same for every engine."""
     cases = Cases(members, choose(options.relations))
     scorers: dict[str, Scorer | None] = {"weights": None}
+    metrics = [METRICS[name] for name in options.metrics]
     measurer = ShardMeasurer(metrics, cases, scorers, len(members), without_sinks=options.sinks == "both")
-    done = 0
     for batch in shard.batches:
         prepared = prepare(
             _padded(model, [members[place] for place in batch]), batch, cases if len(cases) else None, model.device
         )
         encoded = from_model_inputs(model, _inputs(model, prepared), describe=False)
         run_forward(model, encoded, lambda call, prepared=prepared: measurer.add(call, prepared))  # type: ignore[misc]
-        done += len(batch)
         if advance is not None:
-            advance(done)
+            advance(len(batch))
     split = np.array([SPLIT_NAMES.index(split_of_sentence(item.sentence, options.cluster)) for item in members])
     sums = measurer.finish(np.array(shard.clusters), split)
     sums.counts.update(cases_without_token=cases.left_out)
@@ -357,12 +429,23 @@ def _tree(
 def verification_table(checked: Verification) -> xr.Dataset:
     """`/verification` of a study."""
     names = (
-        *("pattern_max_abs", "context_max_abs", "pattern_tolerance", "context_tolerance", "row_sum_max_error", "bitwise"),
+        *(
+            "pattern_max_abs",
+            "context_max_abs",
+            "pattern_tolerance",
+            "context_tolerance",
+            "row_sum_max_error",
+            "bitwise",
+        ),
         *("rows_checked", "rows_excluded", "max_score"),
     )
     variables = {name: ("layer", np.asarray(getattr(checked, name))) for name in names}
     variables["bitwise"] = ("layer", checked.bitwise.astype(np.int8))
-    coordinates = {"layer": np.arange(checked.n_layers), "kind": ("layer", list(checked.kind)), "index": ("layer", checked.index)}
+    coordinates = {
+        "layer": np.arange(checked.n_layers),
+        "kind": ("layer", list(checked.kind)),
+        "index": ("layer", checked.index),
+    }
     return xr.Dataset(variables, coordinates, attrs={"ok": int(checked.ok), "notes": json.dumps(list(checked.notes))})
 
 

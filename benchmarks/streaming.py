@@ -1,6 +1,6 @@
 """What measuring costs over the bare sdpa forward pass of the same batches.
 
-    python benchmarks/streaming.py CORPUS [--sentences N] [--threads N]
+python benchmarks/streaming.py CORPUS [--sentences N] [--threads N]
 """
 
 import argparse
@@ -48,11 +48,13 @@ def main() -> None:
 
     def measured(chosen: Options) -> None:
         for shard, members in shards:
-            measure_shard(model, shard, members, chosen, [METRICS[name] for name in chosen.metrics])
+            measure_shard(model, shard, members, chosen)
 
     full = Options(tuple(METRICS.names()), DEFAULT_RELATIONS, max_sentences=options.sentences)
     few = Options(("entropy", "distance"), (), max_sentences=options.sentences)
-    print(f"{sum(len(m) for _, m in shards)} sentences, {len(inputs)} batches, {options.threads} thread(s); ratio to bare sdpa")
+    print(
+        f"{sum(len(m) for _, m in shards)} sentences, {len(inputs)} batches, {options.threads} thread(s); ratio to bare sdpa"
+    )
     for name, thing in (
         ("capture of q, k, v, context", captured),
         ("entropy and distance", partial(measured, few)),
