@@ -56,6 +56,12 @@ Dtype = Annotated[
     str | None, typer.Option("--dtype", help="float32, float64, bfloat16 or float16. Default: as stored.")
 ]
 BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="Most tokens of a batch, padding counted.")]
+ShardSentences = Annotated[
+    int,
+    typer.Option(
+        "--shard-sentences", min=1, help="Sentences of a shard: what is kept, or sent to a worker, at a time."
+    ),
+]
 SkipInvalid = Annotated[
     bool, typer.Option("--skip-invalid", help="Count and leave out sentences with a broken tree instead of stopping.")
 ]
@@ -104,6 +110,7 @@ def report(
     attn: Attn = None,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = 2048,
+    shard_sentences: ShardSentences = 2048,
     sinks: Sinks = "kept",
     skip_invalid: SkipInvalid = False,
     resume: Resume = False,
@@ -146,6 +153,7 @@ def heads(
     attn: Attn = None,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = 2048,
+    shard_sentences: ShardSentences = 2048,
     sinks: Sinks = "kept",
     skip_invalid: SkipInvalid = False,
     resume: Resume = False,
@@ -276,6 +284,7 @@ def _run(
     seed: int,
     max_sentences: int | None,
     batch_tokens: int,
+    shard_sentences: int,
     sinks: str,
     unverified: bool,
     result: Path | None,
@@ -312,6 +321,7 @@ def _run(
             seed=seed,
             max_sentences=max_sentences,
             batch_tokens=batch_tokens,
+            shard_sentences=shard_sentences,
             unverified=unverified,
             corpus=corpus or "bundled treebank",
             out=result,

@@ -105,6 +105,7 @@ def run(
     seed: int = 0,
     max_sentences: int | None = None,
     batch_tokens: int = 2048,
+    shard_sentences: int = 2048,
     margin: float = MARGIN,
     examples: int = 6,
     unverified: bool = False,
@@ -119,7 +120,8 @@ def run(
     `sentences` is an iterable that can be read twice (a list, or what `read_conllu` and `read_text` return); a plain iterator is read into
     memory. `metrics` and `relations` name registered ones, all metrics and `dep`, `udep` by default; a corpus without trees gives no relations.
     `sinks` is `kept`, or `both` to measure again with special tokens taken out and rows renormalised. `cluster` is `document` (sentences of a
-    document stand or fall together) or `sentence`. `margin` is the gain over the best offset that a syntactic label asks for.
+    document stand or fall together) or `sentence`. `batch_tokens` bounds a batch, `shard_sentences` a shard (what is checkpointed, or sent to a
+    worker, at a time). `margin` is the gain over the best offset that a syntactic label asks for.
 
     With `out` the study is also written there, and each finished shard is kept beside it until then, so that an interrupted run goes on with
     `resume`; the result is the same bits. `engine` runs the shards elsewhere than in this process (`attnprobe.engines`).
@@ -139,7 +141,7 @@ def run(
         max_sentences=max_sentences,
         margin=margin,
         examples=examples,
-        plan=PlanOptions(batch_tokens=batch_tokens),
+        plan=PlanOptions(batch_tokens=batch_tokens, window=shard_sentences),
     )
     for name in options.metrics:
         METRICS[name]

@@ -1,0 +1,5 @@
+"""`python -m attnprobe` is the command line."""
+
+from attnprobe.cli import main
+
+main()
