@@ -3,7 +3,18 @@
 from importlib import import_module
 from typing import Any
 
-_HOME = {"attention_of": "attnprobe.models.modules", "estimate_bytes": "attnprobe.models.capture"}
+_HOME = {
+    "attention_of": "attnprobe.models.modules",
+    "encoder_block_of": "attnprobe.models.modules",
+    "load_capture": "attnprobe.models.saved",
+    "estimate_bytes": "attnprobe.models.capture",
+    "ablating": "attnprobe.models.intervene",
+    "mean_contexts": "attnprobe.models.intervene",
+    "replacing_patterns": "attnprobe.models.intervene",
+    "zeroing_values": "attnprobe.models.intervene",
+}
+
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -74,6 +74,13 @@ class Capture:
         )
 
 
+def real_rows(encoded: Encoded, call: AttentionCall) -> Tensor | None:
+    """Which of a call's queries are no padding, [batch query], where they are tokens of the text; None where all count."""
+    target = call.kind in ("decoder", "cross") and encoded.target_real is not None
+    real = encoded.target_real if target else encoded.real
+    return real if real is not None and call.step == 0 and real.shape[1] == call.q.shape[2] else None
+
+
 def _kept(tokens: tuple[str, ...], keep: Tensor) -> tuple[str, ...]:
     return tuple(token for token, kept in zip(tokens, keep.tolist(), strict=True) if kept) if tokens else ()
 

@@ -123,9 +123,9 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if counts[kind]))
     kind, _, place = name.partition(":")
-    _refuse_unknown("device", kind, (*counts, "auto"))
-    if not place.isdecimal() and ":" in name:
-        raise InputError(explain("unknown device", expected="a number after the colon", got=repr(name)))
+    if kind not in counts or (":" in name and not place.isdecimal()):
+        expected = " | ".join([*counts, "auto", "cuda:1"])
+        raise InputError(explain("unknown device", expected=expected, got=repr(name)))
     if int(place or 0) >= counts[kind]:
         remedy = "Use `cpu`, or `auto` to take what there is"
         raise InputError(explain(f"the device {name!r} is not available here", remedy=remedy))

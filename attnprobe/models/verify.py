@@ -13,23 +13,39 @@ Where the model runs an attention function that reports no pattern (sdpa), its p
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall
-from attnprobe.errors import InputError, VerificationError, explain
+from attnprobe.attention.forward import recompute, replay, scores_of, visible_of
+from attnprobe.errors import InputError
 from attnprobe.models import scope
 from attnprobe.models.capture import ModelLike, as_model, inputs_of, run_forward
-from attnprobe.models.captured import Capture
-from attnprobe.models.checks import LayerCheck, check_layer
+from attnprobe.models.captured import Capture, real_rows
 from attnprobe.models.inputs import Encoded, from_model_inputs
 from attnprobe.models.model import Model
+from attnprobe.models.outcome import LayerCheck, merge, require, summarise
 from attnprobe.models.texts import Text, encode
 from attnprobe.models.twin import Watch, eager_twin
 from attnprobe.records import Verification
+
+__all__ = ["check_layer", "merge", "require", "tolerances_of", "verify"]
+
+FLOAT32_TOLERANCE = 1e-5
+"""Tolerance of a float32 pattern whose scores are small."""
+ROW_SUM = {torch.float32: 1e-4, torch.float64: 1e-4}
+"""Largest honest error of a row's sum; 0.05 in half precision, which rounds every weight."""
+HALF = (torch.float16, torch.bfloat16)
+REPLAYS: tuple[tuple[torch.dtype | None, torch.dtype | None], ...] = (
+    (None, None),
+    (torch.float32, None),
+    (torch.float32, torch.float32),
+)
+"""Where families differ in half precision: the dtype of the softmax, and of the scores."""
+
 
 PROBE_TEXTS = (
     "The keys to the old cabinet are on the table, said Anna, and nobody else knew where she had hidden them.",
@@ -51,7 +67,7 @@ def verify(
 
     `texts` (or model inputs by name) are run as one padded batch; by default four texts of unequal lengths. Texts that need no
     padding are joined by the built-in ones. A saved `Capture` can be verified again: its own pattern and context are then the
-    model's side. Differences are absolute; see `checks.tolerances_of` for the tolerances, and for half precision. Padding rows
+    model's side. Differences are absolute; see `tolerances_of` for the tolerances, and for half precision. Padding rows
     and rows that see nothing are excluded and counted.
 
     Returns the record whether it is `ok` or not; see `require`. Raises as `capture` does.
@@ -78,58 +94,10 @@ def verify_capture(taken: Capture) -> Verification:
     own = [call if call.pattern_source == "model" else None for call in taken.layers]
     note = None if all(own) else "the model reported no pattern, so the pattern itself is not compared"
     checks = [
-        check_layer(call, twin, _real_rows(taken, call), None) for call, twin in zip(taken.layers, own, strict=True)
+        check_layer(call, twin, real_rows(taken.encoded, call), None)
+        for call, twin in zip(taken.layers, own, strict=True)
     ]
-    return _summarise(taken, checks, note)
-
-
-def require(verification: Verification) -> Verification:
-    """The same record if it is ok; else `VerificationError` naming the first layer that differs."""
-    if verification.ok:
-        return verification
-    v = verification
-    for i in range(v.n_layers):
-        for what in ("pattern", "context"):
-            off, limit = getattr(v, f"{what}_max_abs")[i], getattr(v, f"{what}_tolerance")[i]
-            if off > limit or (not np.isfinite(off) and what == "context"):
-                raise VerificationError(
-                    explain(
-                        f"the recomputed {what} differs from the model's",
-                        where=f"layer {i} ({v.kind[i]} {v.index[i]})",
-                        expected=f"at most {limit:.1e} ({v.dtype})",
-                        got=f"{off:.1e}",
-                        remedy=f"The family {v.family!r} may do something to attention that reaches no argument of its attention function",
-                    )
-                )
-    raise VerificationError(explain("the capture does not match the model", got="; ".join(v.notes) or "see the record"))
-
-
-def merge(verifications: Iterable[Verification]) -> Verification:
-    """One record for several batches: per layer the differences that come nearest to their tolerance (or pass it by most), the
-    sum of the rows; ok only if all are.
-    """
-    parts = list(verifications)
-    merged: dict[str, Any] = {}
-    for what in ("pattern", "context"):
-        off, limit = (
-            np.stack([getattr(part, f"{what}_{name}") for part in parts]) for name in ("max_abs", "tolerance")
-        )
-        # a NaN of the context is a failure; a pattern is NaN where it was not compared
-        share = np.where(np.isnan(off), np.inf if what == "context" else -1.0, off / limit)
-        worst = share.argmax(0)[None]
-        merged[f"{what}_max_abs"] = np.take_along_axis(off, worst, 0)[0]
-        merged[f"{what}_tolerance"] = np.take_along_axis(limit, worst, 0)[0]
-    for name in ("row_sum_max_error", "max_score"):
-        merged[name] = np.fmax.reduce([getattr(part, name) for part in parts])
-    return replace(
-        parts[0],
-        **merged,
-        bitwise=np.all([part.bitwise for part in parts], axis=0),
-        rows_checked=np.sum([part.rows_checked for part in parts], axis=0),
-        rows_excluded=np.sum([part.rows_excluded for part in parts], axis=0),
-        ok=all(part.ok for part in parts),
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
-    )
+    return summarise(taken, checks, note)
 
 
 def _verify_batch(model: Model, encoded: Encoded, route: str) -> Verification:
@@ -147,38 +115,10 @@ def _verify_batch(model: Model, encoded: Encoded, route: str) -> Verification:
     # by hooks, the context is taken from the input of the output projection in the first place
     fed = watch.fed if route == scope.INTERFACE else {}
     checks = [
-        check_layer(call, other, _real_rows(taken, call), fed.get(call.layer))
+        check_layer(call, other, real_rows(taken.encoded, call), fed.get(call.layer))
         for call, other in zip(calls, twin, strict=True)
     ]
-    return _summarise(taken, checks, note)
-
-
-def _real_rows(taken: Capture, call: AttentionCall) -> torch.Tensor | None:
-    """Query positions that are not padding, where they are positions of the text; None where all count."""
-    encoded = taken.encoded
-    target = call.kind in ("decoder", "cross") and encoded.target_real is not None
-    real = encoded.target_real if target else encoded.real
-    return real if real is not None and call.step == 0 and real.shape[1] == call.q.shape[2] else None
-
-
-def _summarise(taken: Capture, checks: list[LayerCheck], note: str | None) -> Verification:
-    names = [f.name for f in fields(LayerCheck) if f.name != "problems"]
-    columns = {name: np.array([getattr(check, name) for check in checks]) for name in names}
-    compared = note is not None or not np.isnan(columns["pattern_max_abs"]).any()
-    pattern_ok = ~(columns["pattern_max_abs"] > columns["pattern_tolerance"])  # NaN: not compared, and `note` says so
-    context_ok = columns["context_max_abs"] <= columns["context_tolerance"]
-    problems = [f"layer {i}: {problem}" for i, check in enumerate(checks) for problem in check.problems]
-    return Verification(
-        model=taken.model,
-        family=taken.family,
-        attn_implementation=taken.attn_implementation,
-        dtype=taken.dtype,
-        kind=tuple(call.kind for call in taken.layers),
-        index=np.array([call.index for call in taken.layers]),
-        ok=bool(pattern_ok.all() and context_ok.all() and compared and not problems),
-        notes=tuple(([note] if note else []) + problems),
-        **columns,
-    )
+    return summarise(taken, checks, note)
 
 
 def _probe(model: Model) -> Encoded:
@@ -195,3 +135,103 @@ def _probe(model: Model) -> Encoded:
     if getattr(model.config, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = ids[:, :7]
     return from_model_inputs(model, inputs)
+
+
+def check_layer(
+    call: AttentionCall,
+    twin: AttentionCall | None,
+    real: Bool[Tensor, "batch query"] | None,
+    fed: Tensor | None,
+) -> LayerCheck:
+    """Compare one captured call with the model's own numbers.
+
+    `twin` is the call whose pattern the model reported (the call itself under eager), None where there is none; `real` marks
+    query positions that are not padding; `fed` is what the output projection was given, [batch query head*dim].
+    """
+    seeing = visible_of(call).any(-1).expand(call.q.shape[0], call.q.shape[1], call.q.shape[2])
+    rows = seeing if real is None else seeing & real.to(seeing.device)[:, None, :]
+    pattern, context = recompute(call)
+    tolerances = tolerances_of(call, rows)
+    pattern_error = row_sum = float("nan")
+    bitwise, problems = False, _fed_problems(call, fed)
+    if twin is not None and twin.pattern is not None:
+        bitwise, replayed = _replay(twin, rows)
+        # float64 is no yardstick for half-precision scores: the model's own rounding is the larger error
+        pattern_error = _worst((replayed if call.q.dtype in HALF else pattern) - twin.pattern, rows)
+        row_sum = _worst(twin.pattern.sum(-1, dtype=pattern.dtype) - pattern.sum(-1), rows)
+        problems += _pattern_problems(twin, rows, row_sum)
+    if call.pattern_source == "recomputed" and call.pattern is not None and call.q.dtype not in HALF:
+        kept = _worst(pattern - call.pattern, rows)
+        if not kept <= tolerances[0]:
+            problems.append(f"the pattern kept is not what q and k give (off by {kept:.1e})")
+    return LayerCheck(
+        pattern_max_abs=pattern_error,
+        context_max_abs=_worst(context - call.context, rows),
+        pattern_tolerance=tolerances[0],
+        context_tolerance=tolerances[1],
+        row_sum_max_error=row_sum,
+        bitwise=bitwise,
+        rows_checked=int(rows.sum()),
+        rows_excluded=int(rows.numel() - rows.sum()),
+        max_score=tolerances[2],
+        problems=tuple(problems),
+    )
+
+
+def tolerances_of(call: AttentionCall, rows: Bool[Tensor, "batch head query"]) -> tuple[float, float, float]:
+    """Tolerance of pattern and of context, and the largest |score| over visible keys.
+
+    delta = 1e-5 * eps(dtype) / eps(float32) + eps(dtype) * max|score| for the pattern, delta * max|v| for the context. In half
+    precision the pattern is judged by replay, within 2 eps, and the context within 8 eps (eager) or 1 eps (sdpa, which keeps
+    its scores in float32) of max|v|.
+    """
+    exact = call.to(torch.float32 if call.q.device.type == "mps" else torch.float64)
+    scores = scores_of(exact).masked_fill(~visible_of(call), 0.0)
+    largest = float(scores.abs().amax(-1)[rows].max()) if bool(rows.any()) else 0.0
+    max_v, eps = float(call.v.abs().max()), torch.finfo(call.q.dtype).eps
+    if call.q.dtype in HALF:
+        return 2 * eps, (8 if call.implementation == "eager" else 1) * eps * max_v, largest
+    delta = FLOAT32_TOLERANCE * eps / torch.finfo(torch.float32).eps + eps * largest
+    return delta, delta * max_v, largest
+
+
+def _replay(twin: AttentionCall, rows: Tensor) -> tuple[bool, Tensor]:
+    """Whether repeating eager's operations gives the model's pattern and context bit for bit, and the nearest replayed pattern."""
+    assert twin.pattern is not None
+    best, least = twin.pattern, float("inf")
+    for softmax_dtype, score_dtype in REPLAYS if twin.q.dtype in HALF else REPLAYS[:1]:
+        pattern, context = replay(twin, softmax_dtype=softmax_dtype, score_dtype=score_dtype)
+        if torch.equal(pattern, twin.pattern) and torch.equal(context, twin.context):
+            return True, pattern
+        error = _worst(pattern - twin.pattern, rows)
+        if not error >= least:
+            best, least = pattern, error
+    return False, best
+
+
+def _worst(difference: Tensor, rows: Tensor) -> float:
+    """Largest absolute value over the rows that count; NaN if any of them is not a number."""
+    if difference.ndim == 4:
+        difference = difference.abs().amax(-1)
+    chosen = difference.abs()[rows]
+    return float(chosen.max()) if chosen.numel() else 0.0
+
+
+def _pattern_problems(twin: AttentionCall, rows: Tensor, row_sum: float) -> list[str]:
+    assert twin.pattern is not None
+    problems = []
+    if not row_sum <= ROW_SUM.get(twin.pattern.dtype, 0.05):
+        problems.append(f"rows of the model's pattern do not sum to 1 (off by {row_sum:.1e}): dropout left on?")
+    hidden = ~visible_of(twin)
+    leaked = _worst(torch.where(hidden, twin.pattern, 0.0), rows) if bool(hidden.any()) else 0.0
+    if leaked != 0.0:
+        problems.append(f"hidden keys carry up to {leaked:.1e} of the weight")
+    return problems
+
+
+def _fed_problems(call: AttentionCall, fed: Tensor | None) -> list[str]:
+    """Whether the output projection was fed the captured context, where it was seen and has that size."""
+    flat = call.context.transpose(1, 2).flatten(2)
+    if fed is None or fed.shape != flat.shape or torch.equal(fed, flat):
+        return []
+    return ["the output projection was given something other than the captured context"]

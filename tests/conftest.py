@@ -1,0 +1,91 @@
+"""Shared by all tests: shape checks on, marks that skip with a reason, the model and the data that several folders use.
+
+Set ATTNPROBE_SHARED_DATA to the folder of public data, ATTNPROBE_NETWORK=1 to let tests use the network, ATTNPROBE_SLOW=1 to run
+those that take minutes.
+"""
+
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+CHECKED = ("attnprobe.attention", "attnprobe.models")
+"""Packages whose shape annotations are checked at run time; users run without."""
+
+for name in CHECKED:
+    assert name not in sys.modules, f"{name} was imported before its shape checks could be put in"
+install_import_hook(CHECKED, "beartype.beartype")
+
+
+def _why_not_gpu() -> str | None:
+    return None if torch.cuda.is_available() or torch.backends.mps.is_available() else "no CUDA or MPS device"
+
+
+def _why_not_network() -> str | None:
+    return None if os.environ.get("ATTNPROBE_NETWORK") else "ATTNPROBE_NETWORK is not set"
+
+
+def _why_not_slow() -> str | None:
+    return None if os.environ.get("ATTNPROBE_SLOW") else "ATTNPROBE_SLOW is not set"
+
+
+def _why_not_shared() -> str | None:
+    folder = os.environ.get("ATTNPROBE_SHARED_DATA")
+    if not folder:
+        return "ATTNPROBE_SHARED_DATA names no folder of public data"
+    return None if Path(folder).is_dir() else f"ATTNPROBE_SHARED_DATA names {folder}, which is no folder"
+
+
+def _why_not_browser() -> str | None:
+    if find_spec("playwright") is None:
+        return "playwright is not installed"
+    own = Path.home() / ".cache" / "ms-playwright"
+    found = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))) or any(own.glob("chromium*"))
+    return None if found else "no Chromium found"
+
+
+NEEDS = {
+    "gpu": _why_not_gpu,
+    "network": _why_not_network,
+    "slow": _why_not_slow,
+    "shared": _why_not_shared,
+    "browser": _why_not_browser,
+}
+"""Mark -> the reason why such a test cannot run here, or None."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark, why_not in NEEDS.items():
+        reason = why_not() if item.get_closest_marker(mark) else None
+        if reason is not None:
+            pytest.skip(f"{mark}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of public data; tests that use it carry the mark `shared`."""
+    reason = _why_not_shared()
+    if reason is not None:
+        pytest.skip(f"shared: {reason}")
+    return Path(os.environ["ATTNPROBE_SHARED_DATA"])
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """The embedded BERT under eager attention, for tests that do not change it."""
+    from attnprobe.models.load import load
+
+    return load("minilm", attn="eager")
+
+
+@pytest.fixture(scope="session")
+def minilm_sdpa():
+    """The embedded BERT under sdpa, the library's default."""
+    from attnprobe.models.load import load
+
+    return load("minilm", attn="sdpa")
