@@ -1,0 +1,325 @@
+// The blocks of the head card below its labels: metric profile, position, best relations, one pattern, whatever else the study holds.
+
+// Each single-number metric, and where this head lies among all.
+function profileBlock(layer, head) {
+  const measures = page.measures.filter(
+    (measure) => measure.group === "metrics" && measure.dims.every((dim) => dim.name === "sinks"),
+  );
+  if (!measures.length) return [block("card.profile", el("p", { class: "quiet", text: t("missing.metrics") }))];
+  const rows = measures.flatMap((measure) => {
+    const views = measure.dims.length
+      ? measure.dims[0].values.map((name, i) => [[i], named(`value.${name}`, name)])
+      : [[[], ""]];
+    return views.map(([place, view]) => profileRow(measure, place, view, layer, head));
+  });
+  return [block("card.profile", el("div", { class: "profile" }, rows))];
+}
+
+function profileRow(measure, place, view, layer, head) {
+  const value = measure.value.at(layer, head, ...place);
+  const all = eachHead((l, h) => measure.value.at(l, h, ...place));
+  const known = all.filter(isNumber);
+  const rank = known.filter((other) => other > value).length + 1;
+  const [from, to] = measure.limits;
+  const domain = [isNumber(from) ? from : Math.min(...known), isNumber(to) ? to : Math.max(...known)];
+  const name = measureTitle(measure) + (view ? ` (${view})` : "");
+  const alt = t("card.rank", { name, rank, of: known.length });
+  const low = measure.low?.at(layer, head, ...place);
+  const high = measure.high?.at(layer, head, ...place);
+  const show = measure.unit === "share" ? percent : plain;
+  const holder = el("div", { class: "profile-strip" });
+  drawToWidth(holder, (width) => holder.replaceChildren(strip(width, all, value, domain, alt)));
+  return el(
+    "div",
+    { class: "profile-row", title: named(`metric.${measure.name}.meaning`, measure.note) },
+    el("span", { class: "profile-name", text: name }),
+    el("span", { class: "profile-value", text: quantity(value, measure.unit) }),
+    el("span", { class: "profile-interval", text: isNumber(low) ? span(low, high, show) : "" }),
+    holder,
+    el("span", {
+      class: "profile-rank",
+      text: isNumber(value) ? t("card.rank.short", { rank, of: known.length }) : "",
+    }),
+  );
+}
+
+// Attention by distance and to the special targets.
+function positionBlock(layer, head) {
+  const mass = measureNamed("offset_mass");
+  const special = measureNamed("special_mass");
+  const parts = [
+    mass && offsetFigure(mass, special, layer, head),
+    special && targetFigure(special, layer, head),
+  ].filter(Boolean);
+  if (!parts.length) return [];
+  return [el("div", { class: "duo" }, parts)];
+}
+
+function readingAt(measure, layer, head, dim, i) {
+  const place = measure.dims.map((one) => (one.name === dim ? i : 0));
+  const read = (part) => (measure[part] ? measure[part].at(layer, head, ...place) : NaN);
+  return { value: read("value"), low: read("low"), high: read("high"), n: read("count") };
+}
+
+function offsetFigure(mass, special, layer, head) {
+  const dim = mass.dims.find((one) => one.name === "offset");
+  if (!dim) return null;
+  const items = dim.values.map((value, i) => ({
+    place: Number(value),
+    label: signed(Number(value)),
+    ...readingAt(mass, layer, head, "offset", i),
+  }));
+  const targets = special?.dims.find((one) => one.name === "target");
+  const self = targets ? targets.values.indexOf("self") : -1;
+  if (self >= 0) items.push({ place: 0, label: "0", ...readingAt(special, layer, head, "target", self) });
+  items.sort((a, b) => a.place - b.place);
+  return barFigure(
+    `offsets-${headName(layer, head)}`,
+    "card.offsets",
+    items,
+    t("card.offsets.alt", { head: headName(layer, head), list: highest(items, "card.offset.item") }),
+    (width, label) =>
+      barChart(width, 150, items, {
+        unit: "share",
+        top: Math.min(1, roundUp(Math.max(...items.map((item) => item.value || 0), 0.05))),
+        label,
+        every: Math.max(1, Math.round((items.length - 1) / (width < 260 ? 2 : 4))),
+      }),
+  );
+}
+
+function targetFigure(special, layer, head) {
+  const dim = special.dims.find((one) => one.name === "target");
+  if (!dim) return null;
+  const items = dim.values.map((value, i) => ({
+    label: named(`value.${value}`, value),
+    ...readingAt(special, layer, head, "target", i),
+  }));
+  return barFigure(
+    `targets-${headName(layer, head)}`,
+    "card.targets",
+    items,
+    t("card.targets.alt", { head: headName(layer, head), list: highest(items, "card.target.item") }),
+    (width, label) => lyingBars(width, items, { unit: "share", top: 1, label }),
+  );
+}
+
+function highest(items, key) {
+  return [...items]
+    .filter((item) => isNumber(item.value))
+    .sort((a, b) => b.value - a.value)
+    .slice(0, 3)
+    .map((item) => t(key, { label: item.label, value: percent(item.value) }))
+    .join(t("list.comma"));
+}
+
+function barFigure(name, key, items, alt, draw) {
+  for (const item of items)
+    item.tip = () => [
+      el("strong", { text: `${item.label}: ${quantity(item.value, "share")}` }),
+      isNumber(item.low) ? t("tip.interval", { interval: span(item.low, item.high, percent) }) : null,
+      isNumber(item.n) ? t("tip.n", { cases: count(item.n) }) : null,
+    ];
+  const body = el("div", { class: "chart" });
+  let drawing = null;
+  drawToWidth(body, (width) => body.replaceChildren((drawing = draw(width, alt))));
+  const table = () => ({
+    columns: columnsOf(["word.where", "text"], ["word.share"], ["word.low"], ["word.high"], ["word.n"]),
+    rows: items.map((item) => [
+      { text: item.label },
+      numberCell(item.value, percent),
+      numberCell(item.low, percent),
+      numberCell(item.high, percent),
+      numberCell(item.n, count),
+    ]),
+  });
+  const made = figure({ name, caption: t(`${key}.caption`), body, drawing: () => drawing, table });
+  return el("section", { class: "block" }, el("h4", { text: t(key) }), made.node);
+}
+
+// The relations that this head follows furthest beyond the baseline: chosen on select, shown on report.
+function relationBlock(layer, head) {
+  const r = page.relations;
+  if (!r) return [block("card.relations", el("p", { class: "quiet", text: t("missing.relations") }))];
+  const found = [];
+  const seen = new Set();
+  r.names.forEach((name, relation) => {
+    r.directions.forEach((direction, d) => {
+      r.scorers.forEach((scorer, s) => {
+        const one = relationAt(relation, d, layer, head, s);
+        const chosenBy = isNumber(one.select.accuracy) ? one.select.accuracy - one.select.baseline : one.difference;
+        const key = [shortRelation(name), d, s, one.n, one.accuracy].join(" "); // `dep:obj` and `udep:obj` may be the same cases
+        if (one.n >= r.minimum_n && isNumber(chosenBy) && !seen.has(key) && seen.add(key))
+          found.push({ name, direction, relation, d, s, scorer, one, chosenBy });
+      });
+    });
+  });
+  found.sort((a, b) => b.chosenBy - a.chosenBy);
+  if (!found.length)
+    return [
+      block("card.relations", el("p", { class: "quiet", text: t("card.relations.none", { minimum: r.minimum_n }) })),
+    ];
+  const columns = columnsOf(
+    ["best.relation", "text"],
+    ["best.accuracy"],
+    ["word.n"],
+    ["best.baseline"],
+    ["best.gain"],
+    ["best.p"],
+  );
+  const rows = found.slice(0, 5).map(({ name, direction, relation, d, s, scorer, one }) => {
+    const link = button(`${name} ${arrow(direction)}`, () => openRelation(relation, d, s), {
+      class: "link",
+      title: t("card.open_relation"),
+    });
+    const node = el(
+      "div",
+      {},
+      link,
+      el("span", {
+        class: "note",
+        text: [gloss(name), r.scorers.length > 1 ? scorer : ""].filter(Boolean).join(" · "),
+      }),
+    );
+    return [
+      { node, value: `${name} (${arrow(direction)})` },
+      { ...numberCell(one.accuracy, percent), note: span(one.low, one.high, percent) },
+      numberCell(one.n, count),
+      { ...numberCell(one.baseline, percent), note: isNumber(one.offset) ? `@${signed(one.offset)}` : "" },
+      { ...numberCell(one.difference, points), note: span(one.differenceLow, one.differenceHigh, points) },
+      numberCell(one.p, pValue),
+    ];
+  });
+  const table = dataTable(
+    `relations-${headName(layer, head)}`,
+    t("card.relations.caption", { minimum: r.minimum_n }),
+    columns,
+    rows,
+    "compact",
+  );
+  return [block("card.relations", table)];
+}
+
+// One pattern of this head, small, with the way to the viewer.
+function sampleBlock(layer, head) {
+  if (!page.examples.length) return [block("card.pattern", el("p", { class: "quiet", text: t("missing.examples") }))];
+  const example = page.examples[state.example ?? 0];
+  const canvas = el("canvas", {
+    class: "thumb large",
+    role: "img",
+    "aria-label": t("card.pattern.alt", { head: headName(layer, head), sentence: example.words.join(" ") }),
+  });
+  loadPatterns().then(() => paintThumb(canvas, matrixOf(example, layer, head, { words: false, hide: false })));
+  const open = button(t("card.pattern.open"), () => openPattern(layer, head));
+  return [
+    block(
+      "card.pattern",
+      el(
+        "div",
+        { class: "sample" },
+        canvas,
+        el("div", {}, el("p", { class: "sentence" }, word(example.words.join(" "))), open),
+      ),
+    ),
+  ];
+}
+
+// Groups that this page knows no special drawing for: their numbers at this head.
+function otherBlocks(layer, head) {
+  const groups = [...new Set(page.measures.map((measure) => measure.group))].filter((group) => group !== "metrics");
+  return groups.map((group) => {
+    const parts = page.measures
+      .filter((measure) => measure.group === group)
+      .map((measure) => otherMeasure(measure, layer, head));
+    return el("section", { class: "block" }, el("h4", { text: named(`group.${group}`, group) }), ...parts);
+  });
+}
+
+const LONG = 6;
+
+function otherMeasure(measure, layer, head) {
+  const places = product(measure.dims.map((dim) => dim.values.length));
+  const show = measure.unit === "share" ? percent : plain;
+  const rows = places.map((place) => {
+    const read = (part) => (measure[part] ? measure[part].at(layer, head, ...place) : NaN);
+    const where = place.map((i, axis) => coordinateLabel(measure.dims[axis], i)).join(" · ");
+    return { where, value: read("value"), low: read("low"), high: read("high"), n: read("count") };
+  });
+  const name = named(`metric.${measure.name}`, measure.name);
+  if (rows.length === 1 && !measure.dims.length)
+    return el(
+      "p",
+      {},
+      `${name}: `,
+      el("strong", { text: quantity(rows[0].value, measure.unit) }),
+      isNumber(rows[0].low) ? ` (${span(rows[0].low, rows[0].high, show)})` : "",
+    );
+  if (measure.dims.length === 1 && rows.length > LONG) return histogram(measure, name, rows, layer, head);
+  const columns = [
+    { label: measure.dims.map((dim) => named(`dim.${dim.name}`, dim.name)).join(" · "), kind: "text" },
+    { label: name, kind: "number" },
+    ...columnsOf(["word.low"], ["word.high"]),
+  ];
+  const cells = rows.map((row) => [
+    { text: row.where },
+    numberCell(row.value, show),
+    numberCell(row.low, show),
+    numberCell(row.high, show),
+  ]);
+  return dataTable(`${measure.name}-${headName(layer, head)}`, name, columns, cells, "compact");
+}
+
+function histogram(measure, name, rows, layer, head) {
+  const top = roundUp(Math.max(...rows.map((row) => row.value || 0)));
+  const items = rows.map((row, i) => ({ ...row, label: measure.dims[0].values[i] }));
+  for (const item of items)
+    item.tip = () => [el("strong", { text: `${item.where || item.label}: ${quantity(item.value, measure.unit)}` })];
+  const body = el("div", { class: "chart" });
+  let drawing = null;
+  drawToWidth(body, (width) =>
+    body.replaceChildren(
+      (drawing = barChart(width, 140, items, {
+        unit: measure.unit,
+        top,
+        label: name,
+        every: Math.ceil(items.length / 6),
+      })),
+    ),
+  );
+  const table = () => ({
+    columns: [
+      { label: named(`dim.${measure.dims[0].name}`, measure.dims[0].name), kind: "text" },
+      { label: name, kind: "number" },
+    ],
+    rows: items.map((item) => [{ text: item.label }, numberCell(item.value)]),
+  });
+  return figure({
+    name: `${measure.name}-${headName(layer, head)}`,
+    caption: name,
+    body,
+    drawing: () => drawing,
+    table,
+  }).node;
+}
+
+// All index tuples of a shape: product([2, 3]) has six.
+function product(shape) {
+  return shape.reduce(
+    (found, length) => found.flatMap((place) => Array.from({ length }, (_, i) => [...place, i])),
+    [[]],
+  );
+}
+
+function missingBlock() {
+  if (!page.missing.length) return [];
+  return [
+    block(
+      "card.absent",
+      el(
+        "dl",
+        { class: "absent" },
+        page.missing.map((item) => el("div", {}, el("dt", { text: item.title }), el("dd", { text: item.text }))),
+      ),
+    ),
+  ];
+}

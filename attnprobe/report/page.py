@@ -1,0 +1,173 @@
+"""`write_report`: from a saved study to one self-contained HTML page.
+
+The page holds its own style, scripts and data, asks for nothing from a network and forbids itself to. Text of the study reaches the
+reader by two ways only: escaped by the template, or as JSON that the scripts put in place as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import uuid
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import attnprobe
+from attnprobe.errors import EnvironmentFailure, InputError, explain
+from attnprobe.records import Study, open_study
+from attnprobe.report import _methods, _overview, _tables
+from attnprobe.report._arena import script_json
+from attnprobe.report._payload import collect
+from attnprobe.report._words import Words
+
+STYLES = ("base", "tables", "atlas", "figures", "patterns")
+SCRIPTS = (
+    *("dom", "words", "data", "colour", "download", "tables", "figure", "charts"),
+    *("measures", "atlas", "card", "evidence", "relations", "matrix", "arcs", "patterns", "layers", "theme", "main"),
+)
+"""Scripts in the order they are joined: each may use what stands before it."""
+
+
+def write_report(
+    study: Study | str | os.PathLike[str], path: str | os.PathLike[str], *, lang: str = "en", title: str | None = None
+) -> Path:
+    """Write the report page of a study (or of a study file) to `path`, as one HTML file that opens with no network.
+
+    `lang` is `en` or `zh`; `title` replaces the page's own. The file is written under a temporary name and renamed. Raises `InputError`
+    for an unknown language or a path that cannot name a file, `EnvironmentFailure` where it cannot be written.
+    """
+    path = Path(path)
+    if path.is_dir() or not path.name:
+        raise InputError(explain("cannot write the report", where=str(path), expected="a file name", got="a folder"))
+    text = render(study if isinstance(study, Study) else open_study(study), lang=lang, title=title)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        temporary.write_bytes(text.encode("utf-8", "xmlcharrefreplace"))
+        os.replace(temporary, path)
+    except OSError as error:
+        remedy = "Check that the folder exists, may be written to and has space"
+        what = explain("cannot write the report", where=str(path), got=str(error), remedy=remedy)
+        raise EnvironmentFailure(what) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def render(study: Study, *, lang: str = "en", title: str | None = None) -> str:
+    """The report page of a study as text.
+
+    >>> import xarray as xr
+    >>> page = render(Study(xr.DataTree.from_dict({"/": xr.Dataset(attrs={"model": "empty"})})))
+    >>> "UNVERIFIED" in page
+    True
+    """
+    words = Words(lang)
+    data, tables, patterns = collect(study)
+    badge = _overview.verification(study, words)
+    missing = _methods.missing_groups(study, data, words)
+    style, script = _joined(STYLES, "css"), _script()
+    page = {**data, "lang": lang, "words": words.table, "missing": missing, "loud": badge["loud"]}
+    page["start"] = _start(study, data)
+    return _template().render(
+        words=words,
+        lang={"en": "en", "zh": "zh-Hans"}[lang],
+        title=title or _title(data["model"], badge, words),
+        heading=title or words("page.heading", model=data["model"]),
+        version=attnprobe.__version__,
+        policy=_policy(script, style),
+        style=Markup(style),
+        script=Markup(script),
+        blocks={
+            "page-data": Markup(script_json(page)),
+            "page-tables": Markup(script_json(tables.as_record())),
+            "page-patterns": Markup(script_json(patterns.as_record())),
+        },
+        **_sections(study, data, badge, words),
+        missing=missing,
+        badge=badge,
+    )
+
+
+def _sections(study: Study, data: dict[str, Any], badge: dict[str, Any], words: Words) -> dict[str, Any]:
+    """What the template lays out by itself, without any script."""
+    return {
+        "data": data,
+        "summary": _overview.summary(study, data, badge, words),
+        "figures": _overview.key_figures(study, data, words),
+        "verification": _tables.verification_table(study, words),
+        "best": _tables.best_table(study, words),
+        "metrics": _tables.metric_table(data, words),
+        "counts": _tables.counts_table(study, words),
+        "provenance": _tables.provenance_table(study, words),
+        "methods": _methods.methods(study, data, badge, words),
+        "rules": _methods.label_rules(study, words),
+        "caveats": _methods.caveats(study, data, badge, words),
+        "references": _methods.references(study, data),
+    }
+
+
+def _title(model: str, badge: dict[str, Any], words: Words) -> str:
+    title = words("page.title", model=model)
+    return f"UNVERIFIED · {title}" if badge["loud"] else title
+
+
+def _start(study: Study, data: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows first: the head and the relation of the clearest finding, else the first labelled head."""
+    place = _overview.clearest(study)
+    if place is not None:
+        best = study["best"].to_dataset().isel(relation=place)
+        names = ("relation", "direction")
+        return {"layer": int(best["layer"]), "head": int(best["head"])} | {
+            name: str(best[name].values) for name in names
+        }
+    for layer, row in enumerate(data["labels"] or []):
+        for head, found in enumerate(row):
+            if found["labels"]:
+                return {"layer": layer, "head": head}
+    return {"layer": 0, "head": 0}
+
+
+def _policy(script: str, style: str) -> str:
+    """A Content-Security-Policy that allows this script, this style, pictures the page draws itself, and nothing else."""
+
+    def digest(text: str) -> str:
+        return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+    parts = (
+        "default-src 'none'",
+        f"script-src 'sha256-{digest(script)}'",
+        f"style-src 'sha256-{digest(style)}'",
+        "img-src data: blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return "; ".join(parts)
+
+
+def _script() -> str:
+    """All scripts inside one function, so that nothing they name is global."""
+    return f'\n(() => {{\n"use strict";\n{_joined(SCRIPTS, "js")}\n}})();\n'
+
+
+@cache
+def _joined(names: tuple[str, ...], kind: str) -> str:
+    folder = files("attnprobe.report").joinpath("assets", "page")
+    return "\n" + "\n".join(folder.joinpath(f"{name}.{kind}").read_text(encoding="utf-8") for name in names)
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("attnprobe.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html")
