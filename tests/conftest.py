@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 CHECKED = ("attnprobe.attention", "attnprobe.models")
 """Packages whose shape annotations are checked at run time; users run without."""
@@ -64,6 +64,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = why_not() if item.get_closest_marker(mark) else None
         if reason is not None:
             pytest.skip(f"{mark}: {reason}")
+
+
+@pytest.fixture
+def unchecked():
+    """Shape checks off, as users run it: the errors must be our own."""
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session")
