@@ -38,5 +38,7 @@ def example_tables(model: Model, examples: Sequence[Encoded]) -> dict[str, xr.Da
             "scale": LEVELS,
             "source": view.blocks[0].source,
         }
-        tables[f"/examples/e{number}"] = xr.Dataset({"pattern": (["layer", "head", "query", "key"], pattern)}, attrs=attributes)
+        tables[f"/examples/e{number}"] = xr.Dataset(
+            {"pattern": (["layer", "head", "query", "key"], pattern)}, attrs=attributes
+        )
     return tables

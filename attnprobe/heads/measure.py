@@ -18,7 +18,7 @@ from attnprobe.attention.call import AttentionCall, Role, Rows
 from attnprobe.attention.forward import inputs_as, pattern_of
 from attnprobe.heads.cases import Cases
 from attnprobe.heads.metrics import OFFSETS
-from attnprobe.heads.tables import DIRECTIONS, SPLIT_NAMES, RelationSums, ShardSums, by_cluster, by_split
+from attnprobe.heads.tables import DIRECTIONS, SPLIT_NAMES, RelationSums, RivalSums, ShardSums, by_cluster, by_split
 from attnprobe.registry import HeadMetric
 from attnprobe.stream import RatioSums
 from attnprobe.text.batching import Batch
@@ -81,7 +81,10 @@ def _prepare_words(batch: Batch, members: Sequence[int], cases: Cases, device: t
         to_words,
         (to_words / pieces).transpose(1, 2).contiguous(),
         torch.from_numpy(table.cumulated),
-        tuple(torch.from_numpy(part).to(device) for part in (table.place, table.sentence, table.query, table.keys, table.candidates)),
+        tuple(
+            torch.from_numpy(part).to(device)
+            for part in (table.place, table.sentence, table.query, table.keys, table.candidates)
+        ),
     )
 
 
@@ -205,7 +208,10 @@ class ShardMeasurer:
             sentences = self.cases.sentence[chosen]
             starts = np.flatnonzero(np.diff(cluster[sentences], prepend=-1))
             found[name] = _one_relation(
-                hits[chosen], ties[chosen], empty[chosen], self.cases.offset_hits[chosen], starts, split[sentences]
+                (hits[chosen], ties[chosen], empty[chosen]),
+                (self.cases.offset_hits[chosen], self.cases.rival_hits(name), self.cases.chance[chosen]),
+                starts,
+                split[sentences],
             )
         return found
 
@@ -224,24 +230,35 @@ def judge(rows: Tensor, keys: Tensor, candidates: Tensor) -> tuple[Tensor, Tenso
 
 
 def _one_relation(
-    hits: np.ndarray, ties: np.ndarray, empty: np.ndarray, offset_hits: np.ndarray, starts: np.ndarray, split: np.ndarray
+    of_heads: tuple[np.ndarray, np.ndarray, np.ndarray],
+    of_baselines: tuple[np.ndarray, np.ndarray | None, np.ndarray],
+    starts: np.ndarray,
+    split: np.ndarray,
 ) -> RelationSums:
+    """Sums of one relation from (hits, ties, empty rows) of the heads and (offset hits, rival hits, chance) of its cases."""
+    (hits, ties, empty), (offset_hits, rival_hits, chance) = of_heads, of_baselines
     of_cluster = by_cluster(hits, starts)
     n = np.diff(np.append(starts, len(hits))).astype(np.float64)
-    offsets = by_cluster(offset_hits, starts)
     split_of_cluster = split[starts]
-    product = np.stack(
-        [
-            np.tensordot(of_cluster[split_of_cluster == number], offsets[split_of_cluster == number], axes=(0, 0))
-            for number in range(len(SPLIT_NAMES))
-        ]
-    )
-    counts = [np.stack([table[split == number].sum(0, dtype=np.float64) for number in range(len(SPLIT_NAMES))]) for table in (ties, empty)]
+
+    def baseline(table: np.ndarray) -> tuple[RatioSums, np.ndarray]:
+        own = by_cluster(table, starts)
+        parts = [split_of_cluster == number for number in range(len(SPLIT_NAMES))]
+        product = np.stack([np.tensordot(of_cluster[part], own[part], axes=(0, 0)) for part in parts])
+        return by_split(own, n[:, None], split_of_cluster), product
+
+    def total(table: np.ndarray) -> np.ndarray:
+        return np.stack([table[split == number].sum(0, dtype=np.float64) for number in range(len(SPLIT_NAMES))])
+
+    offsets, product = baseline(offset_hits)
     return RelationSums(
-        by_split(of_cluster, n.reshape(-1, *[1] * (of_cluster.ndim - 1)), split_of_cluster),
-        by_split(offsets, n[:, None], split_of_cluster),
-        product,
-        *counts,
+        hits=by_split(of_cluster, n.reshape(-1, *[1] * (of_cluster.ndim - 1)), split_of_cluster),
+        offsets=offsets,
+        product=product,
+        ties=total(ties),
+        empty=total(empty),
+        chance=total(chance),
+        rivals=None if rival_hits is None else RivalSums(*baseline(rival_hits)),
     )
 
 
@@ -255,7 +272,11 @@ def _sentence_parts(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]
     names = ("q", "k", "v", "bias", "pattern", "context", "visible")
     for start in range(0, batch, step):
         members = slice(start, min(start + step, batch))
-        cut = {name: value[members] for name in names if (value := getattr(call, name)) is not None and value.shape[0] == batch}
+        cut = {
+            name: value[members]
+            for name in names
+            if (value := getattr(call, name)) is not None and value.shape[0] == batch
+        }
         yield members, replace(call, **cut)
 
 
@@ -266,7 +287,9 @@ def _rows(call: AttentionCall, pattern: Tensor, rows: slice, prepared: Prepared,
         visible = prepared.real[members][:, None, None, :].expand(-1, 1, len(index), -1)
         seeing = prepared.keep[members][:, rows]
     else:
-        visible = (visible if visible.shape[2] == 1 else visible[:, :, rows]).expand(pattern.shape[0], -1, len(index), -1)
+        visible = (visible if visible.shape[2] == 1 else visible[:, :, rows]).expand(
+            pattern.shape[0], -1, len(index), -1
+        )
         seeing = prepared.keep[members][:, rows] & visible.any(-1).any(1)
     return Rows(pattern, visible, index, prepared.roles[members], seeing)
 

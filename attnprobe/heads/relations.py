@@ -1,58 +1,28 @@
 """Relations: word pairs of a sentence that a head may connect.
 
-Each is a function `Sentence -> Relation` (or several) under `@relation`; one scorer, one baseline and one test serve them all.
+Each is a function `Sentence -> Relation` (or several) under `@relation`; one scorer, one baseline and one test serve them all. The
+functions stand in `relations_dependencies`, `relations_reference` and `relations_words`; here they are chosen by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from attnprobe.errors import InputError, near_names
+from attnprobe.heads import relations_dependencies, relations_reference, relations_words  # registers them
+from attnprobe.heads.corpora import RANK, with_ranks
 from attnprobe.records import Relation, Sentence
-from attnprobe.registry import RELATIONS, RelationFamily, relation
+from attnprobe.registry import RELATIONS, RelationFamily
 
-UNIVERSAL = (
-    *("acl", "advcl", "advmod", "amod", "appos", "aux", "case", "cc", "ccomp", "clf", "compound", "conj", "cop", "csubj"),
-    *("dep", "det", "discourse", "dislocated", "expl", "fixed", "flat", "goeswith", "iobj", "list", "mark", "nmod", "nsubj"),
-    *("nummod", "obj", "obl", "orphan", "parataxis", "punct", "reparandum", "vocative", "xcomp"),
-)
-"""The relations of Universal Dependencies v2, but for `root`, which no head can point at."""
+UNIVERSAL = relations_dependencies.UNIVERSAL
+RIVALS, RIVALS_OF = relations_reference.RIVALS, relations_reference.RIVALS_OF
 
-
-@relation(kind="syntax", source="Universal Dependencies v2, full labels", labels=("ALL", *UNIVERSAL))
-def dep(sentence: Sentence) -> Iterator[Relation]:
-    """Dependent and head of every relation by its full label (`dep:nsubj:pass`); `dep:ALL` joins them, the root left out."""
-    yield from _by_label("dep", sentence, sentence.deprels)
-    yield from _everything("dep:ALL", sentence, leave_out=())
+Chosen = Sequence[tuple[RelationFamily, frozenset[str] | None]]
+"""Families with the names wanted of each; None: all of them."""
 
 
-@relation(kind="syntax", source="Universal Dependencies v2, universal labels", labels=("ALL-punct", *UNIVERSAL))
-def udep(sentence: Sentence) -> Iterator[Relation]:
-    """Dependent and head by the universal part of the label (`udep:nsubj`); `udep:ALL-punct` joins all but punctuation."""
-    yield from _by_label("udep", sentence, [label.split(":")[0] for label in sentence.deprels])
-    yield from _everything("udep:ALL-punct", sentence, leave_out=("punct",))
-
-
-def _by_label(family: str, sentence: Sentence, labels: Sequence[str]) -> Iterator[Relation]:
-    heads = np.asarray(sentence.heads, dtype=np.int64)
-    named = np.asarray(labels, dtype=object)
-    for label in dict.fromkeys(labels):
-        dependents = np.flatnonzero((named == label) & (heads > 0))
-        if len(dependents):
-            yield Relation(f"{family}:{label}", dependents, heads[dependents] - 1)
-
-
-def _everything(name: str, sentence: Sentence, leave_out: tuple[str, ...]) -> Iterator[Relation]:
-    heads = np.asarray(sentence.heads, dtype=np.int64)
-    left = np.array([label.split(":")[0] in leave_out for label in sentence.deprels], dtype=bool)
-    dependents = np.flatnonzero((heads > 0) & ~left) if len(heads) else np.empty(0, dtype=np.int64)
-    if len(dependents):
-        yield Relation(name, dependents, heads[dependents] - 1)
-
-
-def relations_of(sentence: Sentence, wanted: Sequence[tuple[RelationFamily, frozenset[str] | None]]) -> list[Relation]:
+def relations_of(sentence: Sentence, wanted: Chosen) -> list[Relation]:
     """The relations of one sentence from the chosen families, those not asked for left out."""
     found: list[Relation] = []
     for family, names in wanted:
@@ -81,3 +51,13 @@ def choose(names: Iterable[str]) -> list[tuple[RelationFamily, frozenset[str] | 
         if wanted is not None:
             wanted.add(name)
     return [(RELATIONS[family], None if wanted is None else frozenset(wanted)) for family, wanted in chosen.items()]
+
+
+def annotated(sentences: Iterable[Sentence], names: Iterable[str]) -> Iterable[Sentence]:
+    """The corpus with what these relations need and it lacks: frequency ranks for `rare`, counted in the corpus itself."""
+    families = {name.partition(":")[0] for name in names}
+    if relations_words.rare.name not in families:
+        return sentences
+    if any(RANK in own for sentence in islice(sentences, 20) for own in sentence.misc):
+        return sentences
+    return with_ranks(sentences)

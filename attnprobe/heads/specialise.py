@@ -50,7 +50,8 @@ def label_table(metrics: xr.Dataset, relations: xr.Dataset | None, *, margin: fl
                 "position": f"lower bound of the argmax share >= {ARGMAX_SHARE} or of the mass >= {MASS_SHARE} at one offset, or on itself",
                 "sink": f"lower bound of the mass on one target >= {SINK_SHARE}",
                 "broad": f"lower bound of the normalised entropy >= {BROAD_ENTROPY}",
-                "syntax, semantics": f"paired test p < {SIGNIFICANCE} after Holm and a gain >= {margin} over the best offset",
+                "syntax, semantics": f"paired test p < {SIGNIFICANCE} after Holm and a gain >= {margin} over the best baseline (offsets; "
+                "for coreference also the nearest mention and the same word)",
                 "all": f"at least {MINIMUM_N} cases on report",
             }
         )
@@ -150,6 +151,7 @@ def _relation_finding(here: xr.Dataset, place: tuple[Any, ...], margin: float, h
         "n": int(report["n"]),
         "baseline": _number(report["baseline"]),
         "baseline_offset": _number(report["baseline_offset"]),
+        "baseline_name": str(report["baseline_name"].values),
         "difference": _number(gain),
         "difference_low": _number(report["difference_low"]),
         "difference_high": _number(report["difference_high"]),

@@ -14,6 +14,19 @@ DIRECTIONS = ("dep->head", "head->dep")
 
 
 @dataclass(frozen=True)
+class RivalSums:
+    """Sums of a relation's own baselines, where its family has any."""
+
+    hits: RatioSums
+    """Over (split, rival)."""
+    product: np.ndarray
+    """Sum over clusters of head hits times rival hits, [split scorer direction layer head rival]."""
+
+    def merge(self, other: RivalSums) -> RivalSums:
+        return RivalSums(self.hits.merge(other.hits), self.product + other.product)
+
+
+@dataclass(frozen=True)
 class RelationSums:
     """Sums of one relation: arrays over (split, scorer, direction, layer, head) for heads, (split, offset) for offsets."""
 
@@ -25,6 +38,9 @@ class RelationSums:
     """Cases whose greatest weight is shared by several candidates; the lowest index was taken."""
     empty: np.ndarray
     """Cases with no weight on any candidate; counted as wrong."""
+    chance: np.ndarray
+    """Cases that a random choice among the candidates would get right on average, [split]."""
+    rivals: RivalSums | None = None
 
     def merge(self, other: RelationSums) -> RelationSums:
         return RelationSums(
@@ -33,6 +49,8 @@ class RelationSums:
             self.product + other.product,
             self.ties + other.ties,
             self.empty + other.empty,
+            self.chance + other.chance,
+            None if self.rivals is None or other.rivals is None else self.rivals.merge(other.rivals),
         )
 
 

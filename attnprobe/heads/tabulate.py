@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from attnprobe.heads.baselines import Baselines, array_with_all, stacked, with_all
 from attnprobe.heads.metrics import OFFSETS
+from attnprobe.heads.relations import RIVALS
 from attnprobe.heads.tables import DIRECTIONS, SPLIT_NAMES, RelationSums, ShardSums
 from attnprobe.registry import METRICS, RELATIONS
-from attnprobe.stream import RatioSums, difference, holm, p_value, t_quantile
+from attnprobe.stream import RatioSums, holm, p_value, t_quantile
 
 SPLITS = (*SPLIT_NAMES, "all")
 SINK_VIEWS = ("kept", "removed")
@@ -32,15 +33,6 @@ def layer_coordinates(sums: ShardSums) -> dict[str, Any]:
     }
 
 
-def with_all(sums: RatioSums, axis: int = 0) -> RatioSums:
-    """The sums with a third split at the end, the two added up."""
-    return RatioSums(*(_with_all(getattr(sums, f.name), axis) for f in fields(RatioSums)))
-
-
-def _with_all(array: np.ndarray, axis: int) -> np.ndarray:
-    return np.concatenate([array, array.sum(axis, keepdims=True)], axis=axis)
-
-
 def metric_tables(sums: ShardSums) -> tuple[xr.Dataset, xr.Dataset]:
     """`/metrics` over the whole corpus, and `/metrics_by_split` with every split, each metric with interval and count."""
     coordinates = layer_coordinates(sums)
@@ -49,9 +41,9 @@ def metric_tables(sums: ShardSums) -> tuple[xr.Dataset, xr.Dataset]:
     for name in dict.fromkeys(key.removesuffix("@removed") for key in sums.metrics):
         entry = METRICS[name]
         views = [key for key in (name, f"{name}@removed") if key in sums.metrics]
-        stacked = [with_all(sums.metrics[key]) for key in views]
+        of_views = [with_all(sums.metrics[key]) for key in views]
         dims = ["split", "layer", "head", *([entry.extra[0]] if entry.extra else [])]
-        arrays = [(s.ratio, *s.interval(entry.limits), s.n) for s in stacked]
+        arrays = [(s.ratio, *s.interval(entry.limits), s.n) for s in of_views]
         if len(views) == 2:
             joined = [np.stack(pair, axis=3) for pair in zip(*arrays, strict=True)]
             dims.insert(3, "sinks")
@@ -79,39 +71,35 @@ def _limits(limits: tuple[float | None, float | None]) -> np.ndarray:
 
 
 def relation_table(sums: ShardSums, scorers: Sequence[str], *, margin: float = MARGIN) -> xr.Dataset | None:
-    """`/relations`: hits, accuracies, offsets, baselines, differences and tests; None where the corpus held no relation."""
+    """`/relations`: hits, accuracies, baselines, differences and tests; None where the corpus held no relation."""
     if not sums.relations:
         return None
     names = _ordered(sums.relations)
-    hits = with_all(_stack([sums.relations[name].hits for name in names]))
-    offsets = with_all(_stack([sums.relations[name].offsets for name in names]))
-    product, ties, empty = (
-        _with_all(np.stack([getattr(sums.relations[name], part) for name in names], axis=2), 0)
-        for part in ("product", "ties", "empty")
+    hits = with_all(stacked([sums.relations[name].hits for name in names], axis=2))
+    ties, empty = (
+        array_with_all(np.stack([getattr(sums.relations[name], part) for name in names], axis=2), 0)
+        for part in ("ties", "empty")
     )
     # split scorer relation direction layer head
     low, high = hits.interval()
-    n = offsets.n[..., 0]
-    chosen = _chosen_offsets(offsets)
-    baseline = np.take_along_axis(offsets.ratio, chosen[..., None], -1)[..., 0]
-    d, error = _differences(hits, offsets, product, chosen)
+    baselines = Baselines.of([sums.relations[name] for name in names])
+    n = baselines.n
+    d, error = baselines.differences(hits)
     half = t_quantile(hits.clusters) * error
     p = _adjusted(hits, d, error, n, _repeats(names, sums.relations), margin)
     full = ["split", "scorer", "relation", "direction", "layer", "head"]
     variables = {
         "hits": (full, hits.y, {"unit": "cases"}),
         "n": (["split", "relation"], n, {"unit": "cases"}),
-        "clusters": (["split", "relation"], offsets.clusters[..., 0], {"unit": "clusters"}),
+        "clusters": (["split", "relation"], baselines.offsets.clusters[..., 0], {"unit": "clusters"}),
         "accuracy": (full, hits.ratio, {"unit": "share", "limits": np.array([0.0, 1.0])}),
         "low": (full, low),
         "high": (full, high),
-        "offset_hits": (["split", "relation", "offset"], offsets.y, {"unit": "cases"}),
-        "baseline": (["split", "relation"], baseline, {"unit": "share", "note": "report: the offset chosen on select"}),
-        "baseline_offset": (["split", "relation"], np.where(n > 0, np.array(OFFSETS)[chosen], np.nan), {"unit": "words"}),
+        **baselines.variables(),
         "difference": (full, d, {"unit": "share", "note": "accuracy minus baseline on the same cases"}),
         "difference_low": (full, np.clip(d - half, -1, 1)),
         "difference_high": (full, np.clip(d + half, -1, 1)),
-        "p_adjusted": (full[1:], p, {"note": "report split, one-sided, Holm over what select carried forward; NaN: not tested"}),
+        "p_adjusted": (full[1:], p, {"note": _TESTED}),
         "ties": (full, ties, {"unit": "cases", "note": "greatest weight shared; the lowest index was taken"}),
         "no_mass": (full, empty, {"unit": "cases", "note": "no weight on any candidate; counted as wrong"}),
     }
@@ -123,8 +111,12 @@ def relation_table(sums: ShardSums, scorers: Sequence[str], *, margin: float = M
         "relation_kind": ("relation", [RELATIONS[name.partition(":")[0]].kind for name in names]),
         "direction": list(DIRECTIONS),
         "offset": list(OFFSETS),
+        "rival": list(RIVALS),
     }
     return xr.Dataset(variables, coordinates, attrs={"margin": margin, "minimum_n": MINIMUM_N})
+
+
+_TESTED = "report split, one-sided, Holm over what select carried forward; NaN: not tested"
 
 
 def best_table(relations: xr.Dataset) -> xr.Dataset:
@@ -154,6 +146,7 @@ def best_table(relations: xr.Dataset) -> xr.Dataset:
         "n": relations["n"].sel(split="report").values,
         "baseline": relations["baseline"].sel(split="report").values,
         "baseline_offset": relations["baseline_offset"].sel(split="report").values,
+        "baseline_name": relations["baseline_name"].sel(split="report").values,
         "difference": at("difference", "report"),
         "difference_low": at("difference_low", "report"),
         "difference_high": at("difference_high", "report"),
@@ -172,32 +165,6 @@ def _ordered(relations: Mapping[str, RelationSums]) -> list[str]:
         return families.index(name.partition(":")[0]), -float(relations[name].offsets.n[..., 0].sum()), name
 
     return sorted(relations, key=key)
-
-
-def _stack(parts: list[RatioSums]) -> RatioSums:
-    """Relations side by side: heads get their axis after the scorer, offsets after the split."""
-    axis = 2 if parts[0].y.ndim > 2 else 1
-    return RatioSums(*(np.stack([getattr(part, f.name) for part in parts], axis=axis) for f in fields(RatioSums)))
-
-
-def _chosen_offsets(offsets: RatioSums) -> np.ndarray:
-    """Place of the baseline's offset, [split relation]: best on `select` for `select` and `report`, best on `all` for `all`."""
-    select, whole = offsets.y[0].argmax(-1), offsets.y[-1].argmax(-1)
-    return np.stack([select, select, whole])
-
-
-def _differences(
-    hits: RatioSums, offsets: RatioSums, product: np.ndarray, chosen: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy minus that of the chosen offset, with its standard error, in the shape of `hits`."""
-
-    def of_chosen(array: np.ndarray) -> np.ndarray:
-        picked = np.take_along_axis(array, chosen[..., None], -1)[..., 0]
-        return picked[:, None, :, None, None, None]
-
-    one = RatioSums(*(of_chosen(getattr(offsets, f.name)) for f in fields(RatioSums)))
-    at = chosen[:, None, :, None, None, None, None]
-    return difference(hits, one, np.take_along_axis(product, at, -1)[..., 0])
 
 
 def _repeats(names: list[str], relations: Mapping[str, RelationSums]) -> np.ndarray:
@@ -226,7 +193,9 @@ def _adjusted(
     adjusted = holm(first)
     for i in np.flatnonzero(repeats):  # a repeat shows the p of the relation it repeats
         same = next(
-            j for j in range(i) if not repeats[j] and np.array_equal(hits.y[:, :, i], hits.y[:, :, j]) and n[-1, i] == n[-1, j]
+            j
+            for j in range(i)
+            if not repeats[j] and np.array_equal(hits.y[:, :, i], hits.y[:, :, j]) and n[-1, i] == n[-1, j]
         )
         adjusted[:, i] = adjusted[:, same]
     return adjusted

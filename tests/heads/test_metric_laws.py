@@ -133,7 +133,9 @@ def test_known_answers():
     previous[0, 0, torch.arange(1, n), torch.arange(n - 1)] = 1.0
     previous[0, 0, 0, 0] = 1.0
     previous[0, 1] = 1 / n
-    rows = Rows(previous, torch.ones(1, 1, n, n, dtype=torch.bool), torch.arange(n), roles, torch.ones(1, n, dtype=bool))
+    rows = Rows(
+        previous, torch.ones(1, 1, n, n, dtype=torch.bool), torch.arange(n), roles, torch.ones(1, n, dtype=bool)
+    )
     entropy = METRICS["entropy"](rows)
     assert bool((entropy[0, 0] == 0).all())
     np.testing.assert_allclose(entropy[0, 1].numpy(), np.log(n), rtol=1e-6)

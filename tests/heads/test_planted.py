@@ -36,7 +36,9 @@ def planted(item, generator):
     sentence = item.sentence
     pattern = np.full((len(HEADS), n, n), 0.02 / n)
     rows = np.arange(n)
-    gold = np.array([h if h else i + 1 for i, h in enumerate(sentence.heads)])  # token of the head: words start at token 1
+    gold = np.array(
+        [h if h else i + 1 for i, h in enumerate(sentence.heads)]
+    )  # token of the head: words start at token 1
     for head, name in enumerate(HEADS):
         target = rows.copy()
         if name == "previous":
@@ -150,7 +152,10 @@ def test_best_table_takes_the_gold_head(tables):
 
 def test_universal_relations_that_repeat_a_full_label_are_tested_once(tables):
     relations = tables[1]
-    same = relations["p_adjusted"].sel(relation="udep:nsubj").values, relations["p_adjusted"].sel(relation="dep:nsubj").values
+    same = (
+        relations["p_adjusted"].sel(relation="udep:nsubj").values,
+        relations["p_adjusted"].sel(relation="dep:nsubj").values,
+    )
     np.testing.assert_array_equal(*same)
 
 

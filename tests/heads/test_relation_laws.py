@@ -31,7 +31,7 @@ def test_pairs_are_inside_the_sentence_and_no_word_pairs_with_itself(family):
         assert name.split(":")[0] == family.name
         assert isinstance(item, Relation)
         assert len(item.query) == len(item.key) > 0
-        assert 0 <= item.query.min()
+        assert item.query.min() >= 0
         assert max(item.query.max(), item.key.max()) < len(SENTENCE)
         assert bool((item.query != item.key).all())
 
