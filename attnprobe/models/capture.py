@@ -16,7 +16,7 @@ from attnprobe.errors import CaptureError, InputError, explain, near_names
 from attnprobe.models import scope
 from attnprobe.models.captured import Capture
 from attnprobe.models.hooks import hooking
-from attnprobe.models.inputs import Encoded, accepted_inputs, forward_inputs, from_model_inputs
+from attnprobe.models.inputs import Encoded, accepted_inputs, from_model_inputs
 from attnprobe.models.interface import recording
 from attnprobe.models.load import load
 from attnprobe.models.model import Model
@@ -136,7 +136,7 @@ def run_forward(
     recorder = Recorder(model.module, each)
     with _listening(model, recorder, route), torch.no_grad():
         if max_new_tokens is None:
-            model.backbone(**forward_inputs(model, encoded.inputs))
+            model.backbone(**encoded.inputs)
         else:
             _generate(model, encoded, recorder, max_new_tokens)
     if recorder.seen == 0:
@@ -179,6 +179,10 @@ def _generate(model: Model, encoded: Encoded, recorder: Recorder, max_new_tokens
         raise CaptureError(explain(f"{model.name} cannot generate", remedy=remedy))
     if max_new_tokens < 1:
         raise InputError(explain("nothing to generate", expected="max_new_tokens >= 1", got=str(max_new_tokens)))
+    two_stacks = getattr(model.config, "is_encoder_decoder", False)
+    if not two_stacks and encoded.length and not bool(encoded.real[:, -1].all()):
+        remedy = "Set `model.tokenizer.padding_side = 'left'`"
+        raise InputError(explain("cannot go on from texts that are padded on the right", remedy=remedy))
     accepted = accepted_inputs(model) - {"position_ids"}  # generation counts positions itself
     inputs = {name: value for name, value in encoded.inputs.items() if name in accepted}
     with counting_passes(model.backbone, recorder.start, lambda: scope.current().recorder is recorder):

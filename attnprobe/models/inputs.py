@@ -95,7 +95,10 @@ def _passed_on(model: Model) -> set[str]:
 
 
 def forward_inputs(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of one forward pass, with the cache switched off where the model has one."""
+    """The inputs of a pass whose cache nobody reads: switched off where the model has one, which may change the last bits.
+
+    (Keys from a cache lie in memory in another order, for which torch may choose another kernel.)
+    """
     return {**inputs, **({"use_cache": False} if "use_cache" in accepted_inputs(model) else {})}
 
 
@@ -130,10 +133,11 @@ def from_model_inputs(model: Model, inputs: Mapping[str, Any], *, describe: bool
 def _tensors(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not inputs:
         raise InputError(explain("nothing to capture", expected="a text, or model inputs by name", got="neither"))
-    known: set[str] = accepted_inputs(model) | _passed_on(model)
+    named = accepted_inputs(model)  # none where a wrapper takes whatever it is given
+    known = named | _passed_on(model)
     tensors: dict[str, Any] = {}
     for name, value in inputs.items():
-        if name not in known:
+        if named and name not in known:
             raise InputError(f"{model.name} takes no input {name!r}; {near_names(name, known)}.")
         if isinstance(value, (Tensor, list, tuple, np.ndarray)):
             try:

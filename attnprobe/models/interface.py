@@ -119,7 +119,7 @@ def _install() -> None:
         original_item = AttentionInterface.__getitem__
 
         @wraps(original)
-        def get_interface(self: Any, attn_implementation: Any, default: Callable[..., Result]) -> Callable[..., Result]:
+        def get_interface(self: Any, attn_implementation: Any, default: Any) -> Any:
             listening = _listening()
             if listening is None:
                 return original(self, attn_implementation, default)
@@ -128,7 +128,7 @@ def _install() -> None:
             return partial(_seam, listening, function, str(attn_implementation or "eager"))
 
         @wraps(original_item)
-        def item(self: Any, key: str) -> Callable[..., Result]:
+        def item(self: Any, key: Any) -> Any:
             """A few modules index the registry; those get the same seam."""
             function = original_item(self, key)
             listening = None if _PLAIN.get() else _listening()
