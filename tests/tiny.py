@@ -142,7 +142,7 @@ TINY: dict[str, Tiny] = {
     "gpt-oss": Tiny(
         "GptOssConfig",
         "GptOssModel",
-        _grouped(num_local_experts=3, num_experts_per_tok=2, intermediate_size=44, **_ALTERNATING),
+        _grouped(num_local_experts=3, num_experts_per_tok=2, intermediate_size=48, **_ALTERNATING),
         eager_only=True,
         causal=True,
     ),

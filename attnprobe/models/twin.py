@@ -56,7 +56,7 @@ class Watch:
 
     def called(self, call: AttentionCall) -> None:
         """An attention call was made: its module is the one that is running."""
-        if call.module in self._open:
+        if call.module and call.module in self._open:
             self.given[call.layer] = self._open[call.module]
         self._waiting = call.layer
 
