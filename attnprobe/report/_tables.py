@@ -171,7 +171,7 @@ def _flat(read: dict[str, Any], before: str = "") -> list[tuple[str, str]]:
             found += _flat(value, f"{before}{key}.")
         else:
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            found.append((before + key, text if text else MISSING))
+            found.append((before + key, MISSING if value is None or not text else text))
     return found
 
 

@@ -1,5 +1,7 @@
 // The head atlas: one cell per head, layers as rows, a menu of what is shown, a legend, and the way to each head's card.
 
+// Heads from which the atlas takes the page's whole width.
+const MANY_COLUMNS = 12;
 const atlas = { cells: [], view: null, figure: null, controls: null, legend: null };
 
 function buildAtlas() {
@@ -17,6 +19,7 @@ function buildAtlas() {
   const body = el("div", { class: "atlas-body" }, atlas.legend, atlasGrid());
   atlas.figure = figure({ name: "atlas", caption: "", body, drawing: atlasDrawing, table: atlasTable });
   holder.append(atlas.controls, atlas.figure.node);
+  holder.parentElement.classList.toggle("many", page.heads > MANY_COLUMNS);
   on("theme", paintAtlas);
   on("head", markHead);
   new ResizeObserver(() => holder.classList.toggle("stays", holder.offsetHeight < window.innerHeight - 80)).observe(
@@ -115,6 +118,7 @@ function atlasGrid() {
         "td",
         { role: "gridcell", tabindex: "-1", data: { layer, head } },
         el("span", { class: "value" }),
+        " ",
         el("span", { class: "tag" }),
       );
       atlas.cells.push(cell);
@@ -131,7 +135,12 @@ function atlasGrid() {
   });
   const grid = el(
     "table",
-    { class: "atlas", role: "grid", "aria-label": t("atlas.title"), style: { "--heads": page.heads } },
+    {
+      class: `atlas${layerKind(0) ? " kinds" : ""}`,
+      role: "grid",
+      "aria-label": t("atlas.title"),
+      style: { "--heads": page.heads },
+    },
     el("thead", { role: "rowgroup" }, top),
     el("tbody", { role: "rowgroup" }, rows),
   );
@@ -227,7 +236,8 @@ function paintAtlas() {
     const [layer, head] = placeOf(cell);
     const found = view.cell(layer, head);
     paintCell(cell, found, view);
-    cell.setAttribute("aria-label", `${headName(layer, head)}: ${cellLines(layer, head).join("; ")}`);
+    const name = [headName(layer, head), cell.textContent.trim(), ...cellLines(layer, head)].filter(Boolean).join("; ");
+    cell.setAttribute("aria-label", name);
   }
   atlas.legend.replaceChildren(
     el("h3", { text: view.title }),

@@ -95,7 +95,7 @@ function stepButton(step, sign, key) {
   const all = page.layers.length * page.heads;
   const goal = (state.layer * page.heads + state.head + step + all) % all;
   const [layer, head] = [Math.floor(goal / page.heads), goal % page.heads];
-  return button(sign, () => chooseHead(layer, head, "atlas"), {
+  return button(el("span", { "aria-hidden": "true", text: sign }), () => chooseHead(layer, head, "atlas"), {
     "aria-label": t(key, { head: headName(layer, head) }),
     title: headName(layer, head),
   });

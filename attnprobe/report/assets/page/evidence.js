@@ -231,7 +231,7 @@ function otherBlocks(layer, head) {
     const parts = page.measures
       .filter((measure) => measure.group === group)
       .map((measure) => otherMeasure(measure, layer, head));
-    return el("section", { class: "block" }, el("h4", { text: named(`group.${group}`, group) }), ...parts);
+    return el("section", { class: "block" }, el("h4", { text: groupName(group) }), ...parts);
   });
 }
 
@@ -255,16 +255,16 @@ function otherMeasure(measure, layer, head) {
       isNumber(rows[0].low) ? ` (${span(rows[0].low, rows[0].high, show)})` : "",
     );
   if (measure.dims.length === 1 && rows.length > LONG) return histogram(measure, name, rows, layer, head);
+  const bounds = rows.some((row) => isNumber(row.low));
   const columns = [
     { label: measure.dims.map((dim) => named(`dim.${dim.name}`, dim.name)).join(" · "), kind: "text" },
     { label: name, kind: "number" },
-    ...columnsOf(["word.low"], ["word.high"]),
+    ...(bounds ? columnsOf(["word.low"], ["word.high"]) : []),
   ];
   const cells = rows.map((row) => [
     { text: row.where },
     numberCell(row.value, show),
-    numberCell(row.low, show),
-    numberCell(row.high, show),
+    ...(bounds ? [numberCell(row.low, show), numberCell(row.high, show)] : []),
   ]);
   return dataTable(`${measure.name}-${headName(layer, head)}`, name, columns, cells, "compact");
 }

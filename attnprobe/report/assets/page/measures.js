@@ -65,7 +65,7 @@ function mainTag(layer, head) {
 
 function measureTitle(measure) {
   const name = named(`metric.${measure.name}`, measure.name);
-  return measure.group === "metrics" ? name : `${named(`group.${measure.group}`, measure.group)}: ${name}`;
+  return measure.group === "metrics" ? name : `${groupName(measure.group)}: ${name}`;
 }
 
 // Everything the atlas can show, for its menu.
@@ -82,7 +82,7 @@ function viewOptions() {
     options.push({ value: "labels:none", label: t("atlas.labels.none"), group });
   }
   page.measures.forEach((measure, i) => {
-    const group = named(`group.${measure.group}`, measure.group);
+    const group = groupName(measure.group);
     options.push({ value: `measure:${i}`, label: named(`metric.${measure.name}`, measure.name), group });
   });
   for (const [i, name] of (page.relations?.names || []).entries()) {

@@ -161,7 +161,7 @@ function drawGrid() {
       const label = labelsOf(layer, head)[0];
       const thumb = button(canvas, () => chooseThumb(layer, head), {
         class: "thumb-button",
-        "aria-label": label ? `${name}, ${labelText(label)}` : name,
+        "aria-label": [`H${head}`, name, label && labelText(label)].filter(Boolean).join(", "),
         title: name,
         data: { layer, head },
       });
@@ -245,7 +245,7 @@ function buildLarge() {
   viewer.canvas = el("canvas", { class: "matrix", tabindex: "0", role: "img" });
   viewer.cursor = el("div", { class: "cursor", hidden: true });
   viewer.board = el("div", { class: "board" }, viewer.canvas, viewer.cursor);
-  viewer.arcs = el("div", { class: "scroll arcs", role: "region", tabindex: "0", "aria-label": t("patterns.as.arcs") });
+  viewer.arcs = el("div", { class: "scroll arcs", role: "group", tabindex: "0", "aria-label": t("patterns.as.arcs") });
   const body = el("div", { class: "large-body" }, viewer.arcControls, viewer.board, viewer.arcs);
   viewer.made = figure({ name: "pattern", caption: "", body, drawing: largeDrawing, table: () => largeTable() });
   viewer.large.append(el("div", { class: "card-top" }, viewer.title, viewer.modes), viewer.about, viewer.made.node);
@@ -282,7 +282,9 @@ function enlarge() {
   const example = chosenExample();
   viewer.matrix = matrixOf(example, layer, head, options());
   viewer.title.textContent = headName(layer, head);
-  const hidden = viewer.hide ? `${t("list.sentence")}${t("patterns.hidden.one", { share: percent(viewer.matrix.hidden) })}` : "";
+  const hidden = viewer.hide
+    ? `${t("list.sentence")}${t("patterns.hidden.one", { share: percent(viewer.matrix.hidden) })}`
+    : "";
   viewer.about.textContent = verdict(layer, head) + hidden;
   const arcs = viewer.as === "arcs";
   viewer.board.hidden = arcs;

@@ -21,7 +21,7 @@ function dataTable(name, caption, columns, rows, extra = "", captionClass = "") 
     el("thead", {}, head),
     el("tbody", {}, body),
   );
-  const frame = el("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption }, table);
+  const frame = el("div", { class: "scroll", role: "group", tabindex: "0", "aria-label": caption }, table);
   return enhanceTable(table, frame);
 }
 

@@ -12,6 +12,12 @@ function t(key, values = {}) {
   );
 }
 
+// A group's name in words; a group inside another is named by both.
+function groupName(path) {
+  const [first, ...rest] = path.split("/");
+  return [named(`group.${first}`, first), ...rest.map((part) => named(`value.${part}`, part))].join(": ");
+}
+
 // For names that a user may have added: the text under the key, or the name itself.
 function named(key, name) {
   return page.words[key] ?? name;
@@ -53,7 +59,7 @@ function pValue(value) {
 function quantity(value, unit) {
   if (!isNumber(value)) return t("word.undefined");
   if (unit === "share") return percent(value, 2);
-  const shown = Number.isInteger(value) && Math.abs(value) >= 1000 ? count(value) : plain(value);
+  const shown = plain(value);
   return unit ? `${shown} ${named(`unit.${unit}`, unit)}` : shown;
 }
 
@@ -61,6 +67,7 @@ function quantity(value, unit) {
 function plain(value) {
   if (!isNumber(value)) return MISSING;
   const size = Math.abs(value);
+  if (Number.isInteger(value)) return size >= 1000 ? count(value).replace("-", "−") : fixed(value, 0);
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2).replace("-", "−");
   return fixed(value, size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3);
 }

@@ -1,0 +1,418 @@
+"""Studies of many shapes, built by hand from tiny arrays, and the test that a page can be made of each.
+
+What the models behind them could be: an encoder, a causal model, an encoder with a decoder, one layer of one head, a run in which
+nothing was asked for. The numbers mean nothing; the names are the study file's.
+"""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnprobe.records import Study
+from attnprobe.report.page import render
+
+SPLITS = ["select", "report", "all"]
+DIRECTIONS = ["dep->head", "head->dep"]
+OFFSETS = [-2, -1, 1, 2]
+TARGETS = ["self", "first", "cls", "sep", "punct"]
+RELATIONS = {"dep:ALL": "syntax", "dep:obj": "syntax", "udep:obj": "syntax", "coref:antecedent": "semantics"}
+SCRIPT = "</script><script>document.title='taken'</script>"
+HOSTILE = [
+    SCRIPT,
+    "<img src=x onerror=\"document.title='taken'\">",
+    "&amp;",
+    "a\u2028b",
+    "שלום",
+    "👩‍👩‍👧",
+    "q̀̂",
+    "'\"`${x}",
+]
+"""Texts that break pages: each must show as itself."""
+
+
+def coordinates(layers: int, heads: int, kinds: list[str] | None = None) -> dict:
+    kinds = kinds or ["encoder"] * layers
+    index = [kinds[:place].count(kind) for place, kind in enumerate(kinds)]
+    return {"layer": np.arange(layers), "kind": ("layer", kinds), "index": ("layer", index), "head": np.arange(heads)}
+
+
+def verification(layers: int, *, ok: bool = True, compared: bool = True, notes: tuple[str, ...] = ()) -> xr.Dataset:
+    difference = np.full(layers, 3e-6 if ok else 2e-2) if compared else np.full(layers, np.nan)
+    values = {
+        "pattern_max_abs": difference,
+        "context_max_abs": difference * 2,
+        "pattern_tolerance": np.full(layers, 1e-5),
+        "context_tolerance": np.full(layers, 4e-5),
+        "row_sum_max_error": np.full(layers, 2e-7),
+        "bitwise": np.full(layers, int(ok), dtype=np.int8),
+        "rows_checked": np.full(layers, 1234 if compared else 0),
+        "rows_excluded": np.full(layers, 17),
+        "max_score": np.full(layers, 12.5),
+    }
+    attributes = {"ok": int(ok), "notes": json.dumps(list(notes))}
+    return xr.Dataset({name: ("layer", value) for name, value in values.items()}, attrs=attributes)
+
+
+def metrics(random: np.random.Generator, layers: int, heads: int, kinds: list[str] | None = None) -> xr.Dataset:
+    share, nats, tokens = (
+        {"unit": unit, "limits": np.array(limits), "source": "made up"}
+        for unit, limits in (("share", (0.0, 1.0)), ("nats", (0.0, np.inf)), ("tokens", (-np.inf, np.inf)))
+    )
+    plain, offset, target = ["layer", "head"], ["layer", "head", "offset"], ["layer", "head", "target"]
+    shapes = {"offset": (layers, heads, len(OFFSETS)), "target": (layers, heads, len(TARGETS))}
+    values = {
+        "entropy": (plain, random.uniform(0.1, 3, (layers, heads)), nats),
+        "entropy_normalised": (plain, random.uniform(0, 1, (layers, heads)), share),
+        "signed_distance": (plain, random.normal(0, 3, (layers, heads)), tokens),
+        "offset_mass": (offset, random.uniform(0, 1, shapes["offset"]), share),
+        "special_mass": (target, random.uniform(0, 1, shapes["target"]), share),
+    }
+    whole: dict = {}
+    for name, (dims, value, attributes) in values.items():
+        whole[name] = (dims, value, attributes)
+        whole[f"{name}_low"] = (dims, value - 0.01, attributes)
+        whole[f"{name}_high"] = (dims, value + 0.01, attributes)
+        whole[f"{name}_count"] = (dims, np.full(value.shape, 54321.0), {"unit": "rows"})
+    whole["count"] = (plain, np.full((layers, heads), 54321.0))
+    return xr.Dataset(whole, {**coordinates(layers, heads, kinds), "offset": OFFSETS, "target": TARGETS})
+
+
+def relations(
+    random: np.random.Generator,
+    layers: int,
+    heads: int,
+    scorers: tuple[str, ...] = ("weights",),
+    names: dict | None = None,
+) -> xr.Dataset:
+    names = names or RELATIONS
+    shape = (len(SPLITS), len(scorers), len(names), 2, layers, heads)
+    accuracy = random.uniform(0, 0.9, shape)
+    baseline = np.full((len(SPLITS), len(names)), 0.25)
+    p = np.where(accuracy[1] - 0.25 > 0.05, 0.001, np.nan)
+    full = ["split", "scorer", "relation", "direction", "layer", "head"]
+    variables = {
+        "accuracy": (full, accuracy),
+        "low": (full, accuracy - 0.03),
+        "high": (full, accuracy + 0.03),
+        "n": (["split", "relation"], np.tile(np.linspace(40, 700, len(names)).round(), (len(SPLITS), 1))),
+        "baseline": (["split", "relation"], baseline),
+        "baseline_offset": (["split", "relation"], np.full(baseline.shape, -1.0)),
+        "difference": (full, accuracy - 0.25),
+        "difference_low": (full, accuracy - 0.29),
+        "difference_high": (full, accuracy - 0.21),
+        "p_adjusted": (full[1:], p),
+        "ties": (full, np.full(shape, 2.0)),
+        "no_mass": (full, np.full(shape, 1.0)),
+    }
+    places = {"split": SPLITS, "scorer": list(scorers), "relation": list(names), "direction": DIRECTIONS}
+    kind = {"relation_kind": ("relation", list(names.values()))}
+    return xr.Dataset(variables, {**coordinates(layers, heads), **places, **kind}, {"margin": 0.05, "minimum_n": 100})
+
+
+def best(table: xr.Dataset) -> xr.Dataset:
+    """The first head everywhere: which one is chosen is not the page's business."""
+    first = table.sel(split="report").isel(scorer=0, direction=0, layer=0, head=0)
+    names = table["relation"].values
+    columns = {name: first[name].values for name in ("accuracy", "low", "high", "difference", "difference_low")}
+    columns |= {
+        name: first[name].values for name in ("difference_high", "n", "baseline", "baseline_offset", "p_adjusted")
+    }
+    columns |= {"layer": np.zeros(len(names), int), "head": np.zeros(len(names), int)}
+    columns |= {"scorer": np.repeat("weights", len(names)), "direction": np.repeat("dep->head", len(names))}
+    return xr.Dataset({name: ("relation", value) for name, value in columns.items()}, {"relation": names})
+
+
+def labels(layers: int, heads: int) -> xr.Dataset:
+    """In turn: a position label, two syntactic ones (one of them twice over), none with a nearest miss, none at all."""
+    position = {
+        "family": "position",
+        "label": "previous token",
+        "metric": "offset_mass",
+        "offset": -1,
+        "threshold": 0.5,
+    }
+    position |= {"score": 0.71, "low": 0.7, "high": 0.72, "n": 900, "select": 0.7, "holds": True, "short_by": -0.2}
+    syntax = {"family": "syntax", "label": "dep:obj (dep->head)", "relation": "dep:obj", "direction": "dep->head"}
+    syntax |= {
+        "scorer": "weights",
+        "score": 0.741,
+        "low": 0.71,
+        "high": 0.77,
+        "n": 480,
+        "baseline": 0.36,
+        "baseline_offset": -2,
+    }
+    syntax |= {
+        "difference": 0.381,
+        "difference_low": 0.35,
+        "difference_high": 0.41,
+        "p_adjusted": 1e-9,
+        "threshold": 0.05,
+    }
+    broad = {
+        "family": "broad",
+        "label": "broad",
+        "metric": "entropy_normalised",
+        "score": 0.7,
+        "low": 0.69,
+        "high": 0.71,
+    }
+    broad |= {"n": 900, "threshold": 0.8, "select": None, "holds": False, "short_by": 0.11}
+    turns = [
+        {"labels": [position], "nearest_miss": None},
+        {"labels": [syntax, {**syntax, "relation": "udep:obj", "label": "udep:obj (dep->head)"}], "nearest_miss": None},
+        {"labels": [], "nearest_miss": broad},
+        {"labels": [], "nearest_miss": None},
+    ]
+    texts = [[json.dumps(turns[(layer * heads + head) % 4]) for head in range(heads)] for layer in range(layers)]
+    rules = json.dumps({"position": "mass >= 0.5", "syntax, semantics": "p < 0.05"})
+    return xr.Dataset({"labels": (["layer", "head"], np.array(texts))}, coordinates(layers, heads), {"rules": rules})
+
+
+def example(
+    random: np.random.Generator,
+    layers: int,
+    heads: int,
+    words: list[str],
+    *,
+    special: bool = True,
+    causal: bool = False,
+) -> xr.Dataset:
+    """Each word one token, the last in two pieces; [CLS] and [SEP] around it where the model has special tokens."""
+    inner, index = [*words, "##s"], [*range(len(words)), len(words) - 1]
+    tokens = ["[CLS]", *inner, "[SEP]"] if special else inner
+    index = [-1, *index, -1] if special else index
+    weights = random.dirichlet(np.ones(len(tokens)), (layers, heads, len(tokens)))
+    if causal:
+        weights = np.tril(weights)
+        weights /= weights.sum(-1, keepdims=True)
+    attributes = {
+        "id": "s-1",
+        "document": "d",
+        "tokens": json.dumps(tokens),
+        "words": json.dumps(words),
+        "word_index": np.array(index, dtype=np.int32),
+        "special": np.array([place < 0 for place in index], dtype=np.int8),
+        "heads": json.dumps([0, *[1] * (len(words) - 1)]),
+        "deprels": json.dumps(["root", *["obj"] * (len(words) - 1)]),
+        "scale": 255,
+        "source": "recomputed",
+    }
+    return xr.Dataset(
+        {"pattern": (["layer", "head", "query", "key"], np.rint(weights * 255).astype(np.uint8))}, attrs=attributes
+    )
+
+
+ATTRIBUTES = {
+    "format": 1,
+    "model": "tiny",
+    "model_sha256": "ab" * 32,
+    "family": "bert",
+    "tokenizer": "TinyTokenizer",
+    "attn_implementation": "eager",
+    "dtype": "float32",
+    "device": "cpu",
+    "corpus": "made.conllu",
+    "corpus_sha256": "cd" * 32,
+    "label_scheme": "Universal Dependencies v2",
+    "seed": 3,
+    "plan": json.dumps(
+        {
+            "metrics": ["entropy"],
+            "cluster": "document",
+            "margin": 0.05,
+            "max_sentences": None,
+            "plan": {"batch_tokens": 2048},
+        }
+    ),
+    "versions": json.dumps({"attnprobe": "0.1.0", "numpy": "2.0"}),
+    "sentences_kept": 2001,
+    "sentences_dropped": json.dumps({"too long": 4, "no words": 1}),
+    "created": "2026-01-01T00:00:00+00:00",
+    "documents": 37,
+    "tokens": 34014,
+    "unknown_tokens": 211,
+    "repeated_sentences": 5,
+    "cases_without_token": 6,
+}
+
+
+def groups_of(layers: int = 3, heads: int = 5, seed: int = 0) -> dict[str, xr.Dataset]:
+    random = np.random.default_rng(seed)
+    table = relations(random, layers, heads)
+    return {
+        "/": xr.Dataset(attrs=ATTRIBUTES),
+        "/verification": verification(layers),
+        "/metrics": metrics(random, layers, heads),
+        "/relations": table,
+        "/best": best(table),
+        "/labels": labels(layers, heads),
+        "/examples/e0": example(random, layers, heads, ["The", "cat", "sat"]),
+        "/examples/e1": example(random, layers, heads, ["Rain", "fell", "on", "old", "roof"]),
+    }
+
+
+def study_of(groups: dict[str, xr.Dataset], *without: str, **attributes: object) -> Study:
+    kept = {path: value for path, value in groups.items() if not path.strip("/").startswith(without or ("\0",))}
+    return Study(xr.DataTree.from_dict({**kept, "/": xr.Dataset(attrs={**ATTRIBUTES, **attributes})}))
+
+
+def whole() -> Study:
+    return study_of(groups_of())
+
+
+def one_head() -> Study:
+    return study_of(groups_of(1, 1))
+
+
+def causal() -> Study:
+    """No special tokens, no trees, the layers of a decoder; attention to [CLS] and [SEP] undefined."""
+    groups = groups_of(2, 3)
+    random = np.random.default_rng(1)
+    groups["/metrics"] = metrics(random, 2, 3, ["decoder", "decoder"])
+    groups["/metrics"]["special_mass"][..., 2:4] = np.nan
+    groups["/examples/e0"] = example(random, 2, 3, ["Once", "upon", "a", "time"], special=False, causal=True)
+    del groups["/examples/e1"]
+    return study_of(groups, "relations", "best", model="tiny-gpt2", family="gpt2")
+
+
+def encoder_decoder() -> Study:
+    """Three kinds of attention; the last layer has fewer heads, which is NaN."""
+    groups = groups_of(4, 3)
+    kinds = ["encoder", "encoder", "decoder", "cross"]
+    groups["/metrics"] = metrics(np.random.default_rng(2), 4, 3, kinds)
+    for name in groups["/metrics"].data_vars:
+        groups["/metrics"][name][3, 2] = np.nan
+    return study_of(groups, "relations", "best", "examples")
+
+
+def undefined() -> Study:
+    """NaN wherever a study may have one: a whole metric, a relation without cases, intervals."""
+    groups = groups_of()
+    table = groups["/metrics"]
+    table["entropy_normalised"][:] = np.nan
+    table["entropy"][1, 2] = np.nan
+    table["entropy_low"][:] = np.nan
+    for name in ("accuracy", "low", "high", "difference", "difference_low", "difference_high", "n", "baseline"):
+        groups["/relations"][name].loc[{"relation": "dep:obj"}] = np.nan
+    groups["/best"] = best(groups["/relations"])
+    return study_of(groups, tokens=float("nan"))
+
+
+def more_scorers() -> Study:
+    """Two kinds of weights, and every metric also without its sinks."""
+    groups = groups_of()
+    groups["/relations"] = relations(np.random.default_rng(4), 3, 5, ("weights", "norms"))
+    table = groups["/metrics"][["entropy", "entropy_low", "entropy_high", "entropy_count"]]
+    attributes = {name: table[name].attrs for name in table.data_vars}
+    both = xr.concat([table, table * 0.5], dim="sinks").assign_coords(sinks=["kept", "removed"])
+    for name, kept in attributes.items():
+        both[name].attrs = kept
+    groups["/metrics"] = both.transpose("layer", "head", "sinks")
+    return study_of(groups)
+
+
+def later_groups() -> Study:
+    """Groups of other analyses, one of them nested, one that nobody has heard of, one too large, one of another shape."""
+    groups = groups_of()
+    random = np.random.default_rng(5)
+    plain = ["layer", "head"]
+    grid = random.uniform(0, 1, (3, 5))
+    share = {"unit": "share", "limits": np.array([0.0, 1.0])}
+    sites = {"task": ["upos", "deprel"], "site": ["q", "k", "context"]}
+    groups["/importance"] = xr.Dataset({"gradient": (plain, grid), "ablation_mean": (plain, grid * 0.01)})
+    groups["/probes"] = xr.Dataset(
+        {"accuracy": (["task", "site", *plain], random.uniform(0, 1, (2, 3, 3, 5)), share)}, sites
+    )
+    groups["/controls/all_random"] = xr.Dataset({"entropy": (plain, grid, {"unit": "nats"})})
+    groups["/histograms"] = xr.Dataset({"distance": ([*plain, "bin"], random.integers(0, 90, (3, 5, 12)))})
+    groups["/clusters"] = xr.Dataset(
+        {"cluster": (plain, random.integers(0, 3, (3, 5))), "distance": (["a", "b"], random.uniform(0, 1, (15, 15)))}
+    )
+    groups["/mine"] = xr.Dataset({"oddity": (plain, grid, {"unit": "furlongs", "note": "how odd"})})
+    groups["/huge"] = xr.Dataset({"all": ([*plain, "x"], np.zeros((3, 5, 40_000)))})
+    groups["/other"] = xr.Dataset({"wrong": (plain, np.zeros((2, 2)))})
+    return study_of(groups)
+
+
+def hostile() -> Study:
+    """Hostile text wherever a study holds text."""
+    groups = groups_of()
+    names = {f"dep:{SCRIPT}": "syntax", "dep:<b>obj</b>": "syntax", "dep:obj": "syntax"}
+    table = relations(np.random.default_rng(6), 3, 5, names=names)
+    table["n"][:] = 500
+    groups |= {"/relations": table, "/best": best(table)}
+    groups["/examples/e0"] = example(np.random.default_rng(7), 3, 5, HOSTILE)
+    groups["/verification"] = verification(3, notes=(SCRIPT,))
+    for name in ("id", "source", "document"):
+        groups["/examples/e0"].attrs[name] = SCRIPT
+    groups["/metrics"] = groups["/metrics"].assign(**{HOSTILE[1]: groups["/metrics"]["entropy"]})
+    dropped = json.dumps({SCRIPT: 3})
+    return study_of(
+        groups, model=f"m{SCRIPT}", corpus="<img src=x onerror=alert(1)>", sentences_dropped=dropped, extra=SCRIPT
+    )
+
+
+def large() -> Study:
+    """24 layers of 16 heads, 85 relations, 30 sentences."""
+    random = np.random.default_rng(8)
+    names = {f"dep:r{number}": "syntax" for number in range(85)}
+    table = relations(random, 24, 16, names=names)
+    groups = groups_of(24, 16) | {"/relations": table, "/best": best(table)}
+    for number in range(30):
+        weights = example(random, 24, 16, [f"word{place}" for place in range(6 + number % 13)])
+        near_uniform = np.rint(255 / weights["pattern"].shape[-1] + random.normal(0, 1, weights["pattern"].shape))
+        weights["pattern"] = (weights["pattern"].dims, near_uniform.clip(0, 255).astype(np.uint8))
+        groups[f"/examples/e{number}"] = weights
+    return study_of(groups)
+
+
+def empty() -> Study:
+    return Study(xr.DataTree.from_dict({"/": xr.Dataset(attrs={"model": "nothing", "format": 1})}))
+
+
+def without(*groups: str) -> Callable[[], Study]:
+    return lambda: study_of(groups_of(), *groups)
+
+
+def failed() -> Study:
+    return study_of(groups_of() | {"/verification": verification(3, ok=False, notes=("layer 1 differs by 2e-2",))})
+
+
+def not_compared() -> Study:
+    return study_of(
+        groups_of() | {"/verification": verification(3, compared=False, notes=("sdpa reports no pattern",))}
+    )
+
+
+STUDIES: dict[str, Callable[[], Study]] = {
+    "whole": whole,
+    "one_head": one_head,
+    "causal": causal,
+    "encoder_decoder": encoder_decoder,
+    "undefined": undefined,
+    "more_scorers": more_scorers,
+    "later_groups": later_groups,
+    "hostile": hostile,
+    "empty": empty,
+    "failed": failed,
+    "not_compared": not_compared,
+    "no_verification": without("verification"),
+    "no_metrics": without("metrics"),
+    "no_labels": without("labels"),
+    "no_relations": without("relations", "best"),
+    "no_best": without("best"),
+    "no_examples": without("examples"),
+}
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_makes_a_page(name, lang):
+    page = render(STUDIES[name](), lang=lang)
+    assert page.startswith("<!doctype html>")
+    assert page.rstrip().endswith("</html>")
+    assert "{{" not in page.split("<script", 1)[0]
