@@ -135,6 +135,7 @@ TINY: dict[str, Tiny] = {
     ),
     "llama": Tiny("LlamaConfig", "LlamaModel", _grouped(), causal=True),
     "mistral": Tiny("MistralConfig", "MistralModel", _grouped(sliding_window=5), causal=True),
+    "qwen2": Tiny("Qwen2Config", "Qwen2Model", _grouped(), causal=True),
     "qwen3": Tiny("Qwen3Config", "Qwen3Model", _grouped(), causal=True),
     "gemma2": Tiny(
         "Gemma2Config", "Gemma2Model", _grouped(query_pre_attn_scalar=17, **_ALTERNATING), eager_only=True, causal=True

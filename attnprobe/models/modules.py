@@ -108,7 +108,10 @@ def _least_inputs(model: Model) -> dict[str, Any]:
         size = model.config.image_size
         height, width = size if isinstance(size, (tuple, list)) else (size, size)
         return {"pixel_values": torch.zeros(1, model.config.num_channels, height, width)}
-    return {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}
+    inputs: dict[str, Any] = {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}
+    if getattr(model.config, "add_cross_attention", False):
+        inputs["encoder_hidden_states"] = torch.zeros(1, 2, model.config.hidden_size)
+    return inputs
 
 
 def _attention(model: Model, call: AttentionCall, parts: Projections) -> MultiHeadAttention:

@@ -40,6 +40,8 @@ _VALUES = (
     "pattern_source",
     "module",
 )
+_ORDERED = ("q", "k", "v")
+"""Tensors whose order of axes in memory is kept: a product in half precision rounds by it, and the replay is bit for bit."""
 _ABOUT = ("model", "family", "dtype", "attn_implementation", "route")
 
 
@@ -76,7 +78,13 @@ def _metadata(taken: Capture) -> dict[str, str]:
     """Safetensors keeps strings only; everything but plain names is JSON."""
     encoded = taken.encoded
     values = {
-        "layers": [{name: getattr(call, name) for name in _VALUES} for call in taken.layers],
+        "layers": [
+            {
+                **{name: getattr(call, name) for name in _VALUES},
+                "order": {name: _order(getattr(call, name)) for name in _ORDERED},
+            }
+            for call in taken.layers
+        ],
         "tokens": encoded.tokens,
         "words": encoded.words,
         "alignments": [
@@ -96,6 +104,17 @@ def _metadata(taken: Capture) -> dict[str, str]:
         **about,
         **{key: json.dumps(value) for key, value in values.items()},
     }
+
+
+def _order(tensor: Tensor) -> list[int]:
+    """Axes of a tensor from the one that moves farthest in memory to the one that moves least."""
+    strides: tuple[int, ...] = tensor.stride()
+    return sorted(range(tensor.ndim), key=lambda axis: -strides[axis])
+
+
+def _in_order(tensor: Tensor, order: list[int]) -> Tensor:
+    """The same numbers, lying in memory in that order of axes."""
+    return tensor.permute(order).contiguous().permute([order.index(axis) for axis in range(tensor.ndim)])
 
 
 def load_capture(path: str | os.PathLike[str]) -> Capture:
@@ -147,6 +166,7 @@ def _rebuilt(tensors: dict[str, Tensor], about: dict[str, str]) -> Capture:
         parts: dict[str, Any] = {name: tensors.pop(f"layer.{number}.{name}", None) for name in _TENSORS}
         if any(parts[name] is None for name in ("q", "k", "v", "context")):
             raise ValueError(f"layer {number} is not complete")
+        parts |= {name: _in_order(parts[name], order) for name, order in values.pop("order").items()}
         calls.append(AttentionCall(**parts, **values))
     return Capture(tuple(calls), _encoded(tensors, about), **{name: about[name] for name in _ABOUT})
 
@@ -163,8 +183,8 @@ def _encoded(inputs: dict[str, Tensor], about: dict[str, str]) -> Encoded:
         return tuple(map(tuple, read(name)))
 
     real, special = tensor("real", torch.bool), tensor("special", torch.bool)
-    assert real is not None
-    assert special is not None
+    if real is None or special is None:
+        raise ValueError("it does not say which tokens are padding")
     alignments = tuple(
         WordAlignment(np.array(stored["word_index"], dtype=np.int64), stored["n_words"])
         for stored in read("alignments")

@@ -29,7 +29,9 @@ def cast(model, dtype):
     return load((copy.deepcopy(model.module).to(getattr(torch, dtype)), model.tokenizer))
 
 
-@pytest.mark.parametrize("texts", [None, "Why?", ["A b c.", "Yes"], "word " * 500], ids=["probe", "short", "two", "long"])
+@pytest.mark.parametrize(
+    "texts", [None, "Why?", ["A b c.", "Yes"], "word " * 500], ids=["probe", "short", "two", "long"]
+)
 def test_minilm_under_eager_is_equal_bit_for_bit(minilm, texts):
     checked = verify(minilm, texts)
     assert checked.ok
