@@ -236,12 +236,15 @@ class Study:
     tree: xr.DataTree
 
     def __getitem__(self, group: str) -> Any:
+        """A group as an `xarray.Dataset` (`study["metrics"]`), one of its variables (`study["metrics/entropy"]`), or a group of groups."""
         try:
-            return self.tree[group]
+            found = self.tree[group]
         except KeyError:
             raise InputError(
                 explain(f"the study has no group {group!r}", got=", ".join(self.groups) or "no group at all")
             ) from None
+        leaf = hasattr(found, "children") and not found.children
+        return found.to_dataset() if leaf else found
 
     def __contains__(self, group: object) -> bool:
         return isinstance(group, str) and group.strip("/").split("/")[0] in self.groups
