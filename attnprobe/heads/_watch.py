@@ -108,9 +108,8 @@ def given(model: Model, items: Sequence[Encoded], watched: Watched, seed: int) -
         scored = real & real.roll(-1, 1)
         scored[:, -1] = False
     inputs = {"input_ids": ids, "attention_mask": real.long()}
-    if "token_type_ids" in getattr(
-        model.tokenizer, "model_input_names", ()
-    ):  # GPT-2 takes types, but was trained without
+    # GPT-2 takes types, and was trained without
+    if "token_type_ids" in getattr(model.tokenizer, "model_input_names", ()):
         inputs["token_type_ids"] = torch.from_numpy(batch.token_types)
     accepted, device = accepted_inputs(model), model.device
     return Given(

@@ -44,7 +44,7 @@ def put(module, family, layer, head, size, vector):
     """The head's context replaced by one vector everywhere: its slice zeroed, what the vector would give added to the bias."""
     linear = projection(module, family, layer)
     part = slice_of(module, family, layer, head, size)
-    bias, added = linear.bias.data.clone(), part @ vector
+    bias, added = linear.bias.data.clone(), vector @ part if family == "gpt2" else part @ vector
     linear.bias.data += added
     try:
         with gated(module, family, layer, head, size, 0.0):
