@@ -6,6 +6,7 @@ from typing import Any
 
 from attnprobe.records import Study
 from attnprobe.report._arena import parsed
+from attnprobe.report._payload import dataset_of
 from attnprobe.report._tables import ENOUGH_UNKNOWN, unknown_share
 from attnprobe.report._words import Words, count, percent
 
@@ -62,7 +63,7 @@ def label_rules(study: Study, words: Words) -> list[Item]:
     """The rule of each label family, as the study itself states it."""
     if "labels" not in study:
         return []
-    rules = parsed(study["labels"].attrs.get("rules"), {})
+    rules = parsed(dataset_of(study, "labels").attrs.get("rules"), {})
     rules = rules if isinstance(rules, dict) else {}
     return [{"title": words.get(f"family.{family}", str(family)), "text": str(rule)} for family, rule in rules.items()]
 

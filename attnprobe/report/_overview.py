@@ -9,6 +9,7 @@ import xarray as xr
 
 from attnprobe.records import Study
 from attnprobe.report._arena import parsed
+from attnprobe.report._payload import dataset_of
 from attnprobe.report._words import Words, arrow, count, percent, points, tiny
 
 SIGNIFICANT = 0.05
@@ -21,7 +22,7 @@ def verification(study: Study, words: Words) -> dict[str, Any]:
     """The badge: `ok`, or loud (failed, empty, absent), with its figures and the notes of the check."""
     if "verification" not in study:
         return _badge("absent", words, words("verify.absent"), [])
-    table = study["verification"].to_dataset()
+    table = dataset_of(study, "verification")
     notes = [str(note) for note in parsed(table.attrs.get("notes"), [])]
     compared = np.isfinite(_values(table, "pattern_max_abs"))
     if not study.verified:
@@ -40,6 +41,7 @@ def _badge(status: str, words: Words, text: str, notes: list[str]) -> dict[str, 
         "loud": status != "ok",
         "headline": words(f"verify.{status}.headline"),
         "text": text,
+        "reason": "" if status == "ok" else words(f"verify.{status}.reason"),
         "consequence": "" if status == "ok" else words("verify.consequence"),
         "notes": notes,
     }
@@ -135,7 +137,7 @@ def _finding(study: Study, words: Words) -> str:
     place = clearest(study)
     if place is None:
         return _by_entropy(study, words) if "best" not in study else words("summary.no_finding")
-    best = study["best"].to_dataset().isel(relation=place)
+    best = dataset_of(study, "best").isel(relation=place)
     name = str(best["relation"].values)
     return words(
         "summary.finding",
@@ -153,9 +155,11 @@ def clearest(study: Study) -> int | None:
     """Place in `/best` of the tested relation with the largest gain on `report`; None where no relation passed its test."""
     if "best" not in study or "difference" not in study["best"]:
         return None
-    best = study["best"].to_dataset()
+    best = dataset_of(study, "best")
     minimum = (
-        float(study["relations"].attrs.get("minimum_n", DEFAULT_MINIMUM)) if "relations" in study else DEFAULT_MINIMUM
+        float(dataset_of(study, "relations").attrs.get("minimum_n", DEFAULT_MINIMUM))
+        if "relations" in study
+        else DEFAULT_MINIMUM
     )
     passed = (best["p_adjusted"].values < SIGNIFICANT) & (best["n"].values >= minimum) & (best["difference"].values > 0)
     if not passed.any():

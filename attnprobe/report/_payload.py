@@ -45,6 +45,12 @@ def collect(study: Study) -> tuple[dict[str, Any], Arena, Arena]:
     return data, tables, patterns
 
 
+def dataset_of(study: Study, group: str) -> xr.Dataset:
+    """One group that the study is known to hold, without the groups inside it."""
+    found: xr.Dataset = study.tree[group].to_dataset()
+    return found
+
+
 def datasets_of(study: Study, group: str) -> Iterator[tuple[str, xr.Dataset]]:
     """The datasets of a group and of the groups inside it, each with its path."""
     if group in study:
@@ -132,7 +138,7 @@ def relations_of(study: Study, shape: tuple[int, int], arena: Arena) -> dict[str
     """The `/relations` group: accuracy in every split, the rest on `report`; None where the study holds none."""
     if "relations" not in study or "accuracy" not in study["relations"]:
         return None
-    table = study["relations"].to_dataset()
+    table = dataset_of(study, "relations")
     if "scorer" not in table.dims:
         table = table.expand_dims(scorer=["weights"])
     if (table.sizes["layer"], table.sizes["head"]) != shape or not table.sizes["relation"]:

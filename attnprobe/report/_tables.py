@@ -10,6 +10,7 @@ import xarray as xr
 
 from attnprobe.records import Study
 from attnprobe.report._arena import number, parsed
+from attnprobe.report._payload import dataset_of
 from attnprobe.report._words import MISSING, Words, arrow, count, p_value, percent, points, signed, span, tiny
 
 ATTRIBUTES = (
@@ -45,8 +46,8 @@ def best_table(study: Study, words: Words) -> dict[str, Any] | None:
     """For each relation the head chosen on `select` and what it does on `report`; None where the study has no `/best`."""
     if "best" not in study or "accuracy" not in study["best"]:
         return None
-    best = study["best"].to_dataset()
-    minimum = int(study["relations"].attrs.get("minimum_n", 100)) if "relations" in study else 100
+    best = dataset_of(study, "best")
+    minimum = int(dataset_of(study, "relations").attrs.get("minimum_n", 100)) if "relations" in study else 100
     rows = [_best_row(best.isel(relation=place), minimum, words) for place in range(best.sizes["relation"])]
     names = (
         "relation",
@@ -103,7 +104,7 @@ def verification_table(study: Study, words: Words) -> dict[str, Any] | None:
     """Differences and tolerances for each attention module."""
     if "verification" not in study:
         return None
-    table = study["verification"].to_dataset()
+    table = dataset_of(study, "verification")
     shown: dict[str, Callable[[Any], str]] = {
         **dict.fromkeys(("pattern_max_abs", "pattern_tolerance", "context_max_abs", "context_tolerance"), tiny),
         **{
@@ -209,7 +210,7 @@ def _weak_cases(study: Study, words: Words) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     if "relations" not in study:
         return rows
-    table = study["relations"].to_dataset()
+    table = dataset_of(study, "relations")
     table = table.sel(split="all") if "split" in table.dims and "all" in table["split"].values else table
     for name in ("ties", "no_mass"):
         if name in table and "n" in table:

@@ -23,7 +23,7 @@ from attnprobe.errors import EnvironmentFailure, InputError, explain
 from attnprobe.records import Study, open_study
 from attnprobe.report import _methods, _overview, _tables
 from attnprobe.report._arena import script_json
-from attnprobe.report._payload import collect
+from attnprobe.report._payload import collect, dataset_of
 from attnprobe.report._words import Words
 
 STYLES = ("base", "tables", "atlas", "figures", "patterns")
@@ -121,7 +121,7 @@ def _start(study: Study, data: dict[str, Any]) -> dict[str, Any]:
     """What the page shows first: the head and the relation of the clearest finding, else the first labelled head."""
     place = _overview.clearest(study)
     if place is not None:
-        best = study["best"].to_dataset().isel(relation=place)
+        best = dataset_of(study, "best").isel(relation=place)
         names = ("relation", "direction")
         return {"layer": int(best["layer"]), "head": int(best["head"])} | {
             name: str(best[name].values) for name in names

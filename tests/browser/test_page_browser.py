@@ -132,7 +132,7 @@ def test_hovering_a_cell_tells_the_studys_numbers(opened):
     study = whole()
     shown(opened.page, "Entropy")
     point_at(opened.page, cell(opened.page, 2, 3))
-    metrics = study["metrics"].to_dataset().isel(layer=2, head=3)
+    metrics = study.tree["metrics"].to_dataset().isel(layer=2, head=3)
     lines = tip(opened.page).split("\n")
     assert lines[0] == f"L2H3 · {float(metrics['entropy']):.3f} nats"
     assert (
@@ -143,7 +143,7 @@ def test_hovering_a_cell_tells_the_studys_numbers(opened):
     opened.page.locator('#atlas-app select[data-dim="direction"]').select_option("1")
     point_at(opened.page, cell(opened.page, 2, 3))
     found = (
-        study["relations"].to_dataset().sel(relation="dep:obj", direction="head->dep", split="report", layer=2, head=3)
+        study.tree["relations"].to_dataset().sel(relation="dep:obj", direction="head->dep", split="report", layer=2, head=3)
     )
     text = tip(opened.page)
     assert f"L2H3 · {float(found['accuracy'].item()) * 100:.2f}%" in text
@@ -359,9 +359,9 @@ def test_layer_and_sentence_can_be_chosen(opened):
     show_patterns(page)
     page.select_option("#pattern-layer", "1")
     assert page.locator(".thumb-button").count() == 5
-    page.locator(".patterns-sentences input[type=search]").fill("ROOF")
+    page.locator(".patterns-sentences input[type=search]").fill("rAIN")
     assert page.locator("label.sentence").count() == 1
-    assert page.locator("label.sentence mark").inner_text() == "roof"
+    assert page.locator("label.sentence mark").inner_text() == "Rain"
     page.locator("label.sentence input").check()
     page.wait_for_selector(".thumb-button canvas[data-drawn='8']")
     page.locator(".patterns-sentences input[type=search]").fill("nowhere")

@@ -29,6 +29,7 @@ HOSTILE = [
     "👩‍👩‍👧",
     "q̀̂",
     "'\"`${x}",
+    'x,"y"',
 ]
 """Texts that break pages: each must show as itself."""
 

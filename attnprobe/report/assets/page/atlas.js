@@ -315,18 +315,12 @@ function gradientInto(drawing, view, x, y, width, height) {
 // The atlas as a drawing of its own, for SVG and PNG.
 function atlasDrawing() {
   const { view } = atlas;
-  const [wide, high, left, top] = [54, 40, 40, 74];
+  const [wide, high, left, top] = [54, 40, 40, 96];
   const drawing = drawingOf(left + page.heads * wide + 12, top + page.layers.length * high + 12, view.title);
   byId("atlas-app").append(drawing);
   drawing.append(text(left, 20, `${page.model}: ${view.title}`, "drawing-title"));
   const legend = legendDrawing(view, 280);
-  drawing.append(
-    svg(
-      "g",
-      { transform: `translate(${left - 6} 26)` },
-      [...legend.childNodes].filter((node) => !(node.tagName === "text" && node.getAttribute("y") === "44")),
-    ),
-  );
+  drawing.append(svg("g", { transform: `translate(${left - 6} 26)` }, [...legend.childNodes]));
   for (let head = 0; head < page.heads; head += 1)
     drawing.append(text(left + (head + 0.5) * wide, top - 5, `H${head}`, "axis middle"));
   eachHead((layer, head) => {

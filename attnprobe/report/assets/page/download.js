@@ -29,7 +29,7 @@ function saveCsv(part, rows) {
 
 const KEPT_STYLES = [
   ...["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity"],
-  ...["font-size", "font-weight", "font-family", "text-anchor", "dominant-baseline"],
+  ...["font-size", "font-weight", "font-family", "text-anchor", "paint-order", "stroke-linejoin"],
 ];
 
 // A drawing that needs no style sheet: what the page's classes say is written into each element.
@@ -39,8 +39,12 @@ function standalone(drawing) {
   const after = [copy, ...copy.querySelectorAll("*")];
   before.forEach((node, i) => {
     const style = node.isConnected ? getComputedStyle(node) : null;
-    for (const name of KEPT_STYLES)
-      if (style && style[name] !== "") after[i].setAttribute(name, style.getPropertyValue(name));
+    const above = style && node !== drawing ? getComputedStyle(node.parentNode) : null;
+    for (const name of style ? KEPT_STYLES : []) {
+      const value = style.getPropertyValue(name);
+      const inherited = above && name !== "opacity" && above.getPropertyValue(name) === value;
+      if (value !== "" && !inherited) after[i].setAttribute(name, value);
+    }
     after[i].removeAttribute("class");
     after[i].removeAttribute("style");
   });
