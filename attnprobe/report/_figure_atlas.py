@@ -64,7 +64,7 @@ def atlas(
     texts = texts_of(values.value)
     lines = 1 if found is None else 2
     cells = Cells.of(values.shape, width, lines=lines, names=values.layers, bottom=0.04 if found is None else 0.22)
-    with paper(f"atlas-{values.name}", width, cells.figure_height, _words(found)) as figure:
+    with paper(f"atlas-{values.name}", width, cells.figure_height, [values.heading, *_words(found)]) as figure:
         scale = Scale.over(values.value, values.chance)
         rgb = scale.rgb(values.value)
         axes = draw_cells(figure, cells, rgb, values.layers)
@@ -72,7 +72,9 @@ def atlas(
         write_cells(axes, cells, rgb, [*_label_line(figure, found, cells, dash=False), *numbers])
         _count_further(axes, cells, rgb, found)
         mark_name = "baseline" if values.passed is not None else "uniform"
-        draw_scale(figure, scale, values.heading, cells.right, mark=values.chance, mark_name=mark_name)
+        draw_scale(
+            figure, scale, figure.fonts.shown(values.heading), cells.right, mark=values.chance, mark_name=mark_name
+        )
         if found is not None:
             draw_foot(figure, _key(found, cells))
         figure.tell(

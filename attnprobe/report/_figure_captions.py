@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from attnprobe.records import Study
-from attnprobe.report._figure_values import HeadValues, head_name
+from attnprobe.report._figure_values import HeadValues, head_name, table_of
 
 COUNTED_FROM = "Layers and heads count from 0."
 
@@ -27,9 +27,8 @@ def checked(study: Study) -> str:
     """Whether recomputed attention matched the model's."""
     if "verification" not in study:
         return "The capture was not verified."
-    worst = (
-        study["verification"]["pattern_max_abs"].values if "pattern_max_abs" in study["verification"] else np.array([])
-    )
+    table = table_of(study, "verification")
+    worst = table["pattern_max_abs"].values if "pattern_max_abs" in table else np.array([])
     largest = f" (largest difference {np.nanmax(worst):.1e})" if np.isfinite(worst).any() else ""
     return (
         f"Recomputed attention matches the model's{largest}."

@@ -24,7 +24,7 @@ from attnprobe.report._figure_captions import (
 from attnprobe.report._figure_colours import Scale
 from attnprobe.report._figure_grid import Cells, draw_cells, draw_scale, number, number_line, texts_of, write_cells
 from attnprobe.report._figure_paper import PaperFigure, paper
-from attnprobe.report._figure_values import HeadValues, chosen, layer_names, part, values_of
+from attnprobe.report._figure_values import HeadValues, chosen, layer_names, part, slug, values_of
 
 
 def comparison(a: Study, b: Study, by: str = "entropy", *, width: str = "double", **where: Any) -> PaperFigure:
@@ -41,13 +41,19 @@ def comparison(a: Study, b: Study, by: str = "entropy", *, width: str = "double"
     apart = _apart(first, second)
     cells = Cells.of(change.shape, width, lines=1, names=change.layers)
     models = [str(study.attributes.get("model", "?")) for study in (a, b)]
-    with paper(change.name, width, cells.figure_height) as figure:
+    with paper(change.name, width, cells.figure_height, [first.heading]) as figure:
         scale = Scale.both_ways(change.value)
         rgb = scale.rgb(change.value)
         axes = draw_cells(figure, cells, rgb, change.layers)
         texts = texts_of(change.value, lambda value: number(value, signed=True))
         write_cells(axes, cells, rgb, number_line(cells, texts, bold=apart))
-        draw_scale(figure, scale, f"Change in {first.heading[0].lower()}{first.heading[1:]}", cells.right, signed=True)
+        draw_scale(
+            figure,
+            scale,
+            figure.fonts.shown(f"Change in {first.heading[0].lower()}{first.heading[1:]}"),
+            cells.right,
+            signed=True,
+        )
         figure.tell(
             caption=f"{first.heading}: B minus A for each head. A: {sample(a)}, {counts(first)}. B: {sample(b)}, {counts(second)}. "
             f"0: no change. Bold, {int(apart.sum())} of {apart.size} heads: the two {intervals(a)}, do not overlap. "
@@ -108,16 +114,20 @@ def _probe_values(table: xr.Dataset, task: str | None, value: str, where: dict[s
     array = table[value]
     first = {str(dim): array[dim].values[0].item() for dim in array.dims if dim not in ("layer", "head")}
     at = chosen(array, {**first, **({} if task is None else {"task": task}), **where}, "the probe grid")
-    majority, ceiling, n = (_at(table, name, at) for name in ("majority", "ceiling", "n"))
+    majority, ceiling, n, embedding = (
+        _at(table, name, at) for name in ("majority", "ceiling", "n", "embedding_accuracy")
+    )
     site = f", {at['site']}" if "site" in at else ""
     note = "0: no more than on the control task" if value == "selectivity" else "Baseline: always the commonest class"
     if np.isfinite(majority):
         note += f"; commonest class {majority:.3g}"
     if np.isfinite(ceiling):
-        note += f"; whole layer (ceiling) {ceiling:.3g}"
+        note += f"; the control task can reach {ceiling:.3g} at most"
+    if value == "accuracy" and np.isfinite(embedding):
+        note += f"; word embeddings alone {embedding:.3g}"
     found = array.sel(at).values
     return HeadValues(
-        name="-".join(["probe", *(str(place) for place in at.values()), value]).replace("_", "-").replace(":", "-"),
+        name=slug("probe", *at.values(), value),
         title=f"{value.replace('_', ' ').capitalize()} on {at.get('task', 'the task')}{site}",
         unit=str(array.attrs.get("unit", "share of test items")),
         value=found,

@@ -17,7 +17,7 @@ from attnprobe.report._figure_captions import COUNTED_FROM, checked, sample
 from attnprobe.report._figure_colours import BLUE, FAINT, SOFT
 from attnprobe.report._figure_grid import Cells, draw_cells, draw_foot, draw_title, number
 from attnprobe.report._figure_paper import LEAST, PaperFigure, note, paper
-from attnprobe.report._figure_values import layer_names, part
+from attnprobe.report._figure_values import layer_names, part, table_of
 
 GROUND = 0.962
 """Grey of the cells."""
@@ -67,12 +67,12 @@ def distance_histograms(study: Study, *, width: str = "double", **where: Any) ->
     layers, heads, _ = found.heights.shape
     cells = Cells.of((layers, heads), width, lines=3, names=found.layers, bottom=0.2)
     top = float(np.nanmax(found.heights, initial=0.0)) or 1.0
-    with paper("distance-histograms", width, cells.figure_height) as figure:
+    with paper("distance-histograms", width, cells.figure_height, [found.unit]) as figure:
         axes = draw_cells(figure, cells, np.full((layers, heads, 3), GROUND), found.layers)
         _silhouettes(axes, np.sqrt(np.nan_to_num(found.heights) / top))
         _mark_zero(axes, found)
         _peaks(axes, cells, found)
-        draw_title(figure, f"{found.title} ({found.unit})", cells.right)
+        draw_title(figure, figure.fonts.shown(f"{found.title} ({found.unit})"), cells.right)
         draw_foot(figure, f"across: {found.span}     height: square root, {top:.2f} in full")
         dashed = "" if found.zero is None else " Dashed: the token itself."
         figure.tell(
@@ -86,7 +86,7 @@ def distance_histograms(study: Study, *, width: str = "double", **where: Any) ->
 
 
 def _distances(study: Study, where: dict[str, Any]) -> Distances:
-    table = study["histograms"].to_dataset() if "histograms" in study else xr.Dataset()
+    table = table_of(study, "histograms")
     name = next((name for name in PLACES if name in table and {"layer", "head"} < set(table[name].dims)), None)
     if name is not None:
         return _read(table, name, where, "Distribution of attention distance", "tokens")
@@ -110,7 +110,7 @@ def _read(table: xr.Dataset, name: str, where: dict[str, Any], title: str, acros
     if np.isfinite(count).any():
         counted = f"{int(np.nanmin(count)):,} to {int(np.nanmax(count)):,} query rows behind each bar"
     heights = array.sel(at).values.astype(float)
-    unit = str(array.attrs.get("unit", "share"))
+    unit = str(array.attrs.get("unit", "rows" if array.dtype.kind in "iu" else "share"))
     return Distances(title, unit, heights, array[place].values, place, across, counted, layer_names(table))
 
 

@@ -105,13 +105,13 @@ def heat_map(
 
 def _weights(source: Any, layer: int, head: int, example: str | None, level: str) -> Weights:
     if isinstance(source, Study):
-        examples = sorted(source["examples"].children) if "examples" in source else []
+        examples = sorted(source.tree["examples"].children) if "examples" in source else []
         if not examples:
             part(source, "examples", "a heat map")
         name = example or examples[0]
         if name not in examples:
             raise InputError(f"the study has no example {name!r}; {near_names(name, examples)}.")
-        return _of_example(source["examples"][name].to_dataset(), layer, head, level)
+        return _of_example(source.tree["examples"][name].to_dataset(), layer, head, level)
     if isinstance(source, (xr.Dataset, xr.DataTree)):
         return _of_example(source.to_dataset() if isinstance(source, xr.DataTree) else source, layer, head, level)
     if not isinstance(source, PatternView):

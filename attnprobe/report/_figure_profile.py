@@ -19,7 +19,7 @@ from attnprobe.report._figure_colours import BLUE, FAINT, INK, SOFT
 from attnprobe.report._figure_grid import number
 from attnprobe.report._figure_labels import HeadLabels, labels_of
 from attnprobe.report._figure_paper import LEAST, POINT, SMALL, TEXT, TINY, PaperFigure, fitting, note, paper, shortened
-from attnprobe.report._figure_values import baseline_name, head_name, part
+from attnprobe.report._figure_values import baseline_name, head_name, part, table_of
 
 TARGETS = {"self": "itself", "first": "first token", "cls": "[CLS]", "sep": "[SEP]", "punct": "punctuation"}
 MOST = 8
@@ -92,9 +92,7 @@ def _relations(study: Study, layer: int, head: int) -> pd.DataFrame:
     """Relations by their gain on `select`, the better direction of each, full labels where there are some; as on `report`."""
     if "relations" not in study:
         return pd.DataFrame()
-    table = (
-        study["relations"].to_dataset().sel(layer=layer, head=head).transpose("relation", "scorer", "direction", ...)
-    )
+    table = table_of(study, "relations").sel(layer=layer, head=head).transpose("relation", "scorer", "direction", ...)
     enough = table["n"].sel(split="report").values >= float(table.attrs.get("minimum_n", 100))
     full = any(str(name).startswith("dep:") for name in table["relation"].values)
     gains = np.nan_to_num(table["difference"].sel(split="select").values, nan=-np.inf)

@@ -5,6 +5,7 @@ Nothing is computed here; what a study lacks raises `InputError` and says what t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -102,14 +103,18 @@ def part(study: Study, group: str, figure: str) -> xr.Dataset:
                 remedy=REMEDIES.get(group),
             )
         )
-    found: xr.Dataset = study[group].to_dataset()
-    return found
+    return table_of(study, group)
+
+
+def table_of(study: Study, group: str) -> xr.Dataset:
+    """A group of the study as one table; an empty one where the study lacks it."""
+    return study.tree[group].to_dataset() if group in study else xr.Dataset()
 
 
 def values_of(study: Study, by: str, where: Mapping[str, Any], figure: str) -> HeadValues:
     """A metric, or the accuracy of a relation, for every head; `where` chooses a coordinate of each further dimension."""
-    metrics = study["metrics"].to_dataset() if "metrics" in study else xr.Dataset()
-    relations = study["relations"].to_dataset() if "relations" in study else xr.Dataset()
+    metrics = table_of(study, "metrics")
+    relations = table_of(study, "relations")
     if by in metrics:
         return metric_values(metrics, by, where, figure)
     if "relation" in relations.coords and by in relations["relation"].values:
@@ -133,7 +138,7 @@ def metric_values(metrics: xr.Dataset, name: str, where: Mapping[str, Any], figu
     removed = ", special tokens removed" if at.get("sinks") == "removed" else ""
     value = np.asarray(read(""), dtype=float)
     return HeadValues(
-        name="-".join([name, *(str(value) for dim, value in at.items() if value != "kept")]).replace("_", "-"),
+        name=slug(name, *(value for value in at.values() if value != "kept")),
         title=f"{TITLES.get(name, name.replace('_', ' ').capitalize())}{extra}{removed}",
         unit=str(metrics[name].attrs.get("unit", "")),
         value=value,
@@ -151,7 +156,7 @@ def metric_values(metrics: xr.Dataset, name: str, where: Mapping[str, Any], figu
 def relation_values(study: Study, name: str, where: Mapping[str, Any], figure: str) -> HeadValues:
     """Accuracy of every head on one relation, on the `report` split; direction and scorer as chosen on `select` unless given."""
     table = part(study, "relations", figure).sel(relation=name)
-    best = study["best"].to_dataset().sel(relation=name) if "best" in study else None
+    best = table_of(study, "best").sel(relation=name) if "best" in study else None
     defaults = {"split": "report"}
     for dim in ("scorer", "direction"):
         defaults[dim] = str(best[dim].values) if best is not None and dim in best else str(table[dim].values[0])
@@ -162,7 +167,7 @@ def relation_values(study: Study, name: str, where: Mapping[str, Any], figure: s
     p = here["p_adjusted"].values if "p_adjusted" in here and at["split"] == "report" else None
     arrow = at["direction"].replace("->", " → ")
     return HeadValues(
-        name=f"{name}-{at['direction']}".replace(":", "-").replace("->", "-to-"),
+        name=slug(name, at["direction"].replace("->", "-to-")),
         title=f"Accuracy on {name}, {arrow}",
         unit="share of cases",
         value=here["accuracy"].values,
@@ -214,6 +219,11 @@ def layer_names(table: xr.Dataset) -> tuple[str, ...]:
     short = {"encoder": "enc", "decoder": "dec"}
     index = table["index"].values if "index" in table.coords else table["layer"].values
     return tuple(f"{short.get(kind, kind)} {int(i)}" for kind, i in zip(kinds, index, strict=True))
+
+
+def slug(*parts: Any) -> str:
+    """A name of letters, digits and dashes, safe in any file system."""
+    return re.sub(r"[^\w.+-]+|_", "-", "-".join(map(str, parts))).strip("-.")[:80] or "figure"
 
 
 def head_name(layer: Any, head: Any) -> str:

@@ -30,6 +30,7 @@ from attnprobe.report._figure_layers import entropy_by_layer
 from attnprobe.report._figure_paper import PaperFigure, column
 from attnprobe.report._figure_pattern import heat_map
 from attnprobe.report._figure_profile import head_profile
+from attnprobe.report._figure_values import table_of
 
 __all__ = [
     "PaperFigure",
@@ -107,7 +108,7 @@ def _plan(study: Study, width: str, heads: Iterable[tuple[int, int]] | None) -> 
     plan += [(f"atlas of {name}", partial(atlas, study, name, **at)) for name, at in _metrics(study)]
     whole = (entropy_by_layer, distance_histograms, relation_bars, cluster_map)
     plan += [(draw.__name__.replace("_", " "), partial(draw, study)) for draw in whole]
-    tasks = [str(task) for task in study["probes"]["task"].values] if "probes" in study else [None]
+    tasks = [str(task) for task in table_of(study, "probes")["task"].values] if "probes" in study else [None]
     plan += [("probe grid", partial(probe_grid, study, task)) for task in tasks]
     for layer, head in _heads(study) if heads is None else heads:
         plan.append((f"head L{layer}H{head}", partial(head_profile, study, layer, head)))
@@ -119,7 +120,7 @@ def _metrics(study: Study) -> list[tuple[str, dict[str, Any]]]:
     """Metrics with one number for each head, and attention to each special target; entropy alone where nothing was measured."""
     if "metrics" not in study:
         return [("entropy", {})]
-    metrics = study["metrics"].to_dataset()
+    metrics = table_of(study, "metrics")
     whole = [
         str(name)
         for name in metrics
@@ -133,6 +134,6 @@ def _heads(study: Study) -> list[tuple[int, int]]:
     """Heads that beat the baseline of a relation, the greatest gain first."""
     if "best" not in study:
         return []
-    best = study["best"].to_dataset().to_dataframe()
+    best = table_of(study, "best").to_dataframe()
     best = best[best["p_adjusted"] < 0.05].sort_values("difference", ascending=False)
     return list(dict.fromkeys((int(row.layer), int(row.head)) for row in best.itertuples()))[:MOST_HEADS]
