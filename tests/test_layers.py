@@ -19,6 +19,7 @@ LAYERS = [
     {"checkpoint"},
     {"study"},
     {"report", "engines"},
+    {"commands"},
     {"cli"},
 ]
 """From the bottom up. A module may import from its own place and from below."""

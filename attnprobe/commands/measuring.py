@@ -1,0 +1,254 @@
+"""Measuring heads over a corpus: `report` and `heads`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnprobe.commands.options import (
+    Address,
+    Attn,
+    BatchTokens,
+    Corpus,
+    Debug,
+    Device,
+    Dtype,
+    EngineName,
+    GpusPerWorker,
+    Json,
+    MaxSentences,
+    Metrics,
+    ModelName,
+    Quiet,
+    Relations,
+    Resume,
+    Seed,
+    ShardSentences,
+    Sinks,
+    SkipInvalid,
+    Unverified,
+    Workers,
+)
+from attnprobe.errors import EnvironmentFailure, InputError, explain
+
+if TYPE_CHECKING:
+    from attnprobe.records import Study
+
+
+def report(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Short name, folder, hub id, or a saved study (.nc).")] = "minilm",
+    corpus: Corpus = None,
+    out: Annotated[Path, typer.Option("--out", help="Page to write.")] = Path("attnprobe-report.html"),
+    study: Annotated[Path | None, typer.Option("--study", help="Also write the study file here.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Also write every figure, for papers, to this folder.")
+    ] = None,
+    lang: Annotated[str, typer.Option("--lang", help="Language of the page: en or zh.")] = "en",
+    metrics: Metrics = None,
+    relations: Relations = None,
+    max_sentences: MaxSentences = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    attn: Attn = None,
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = 2048,
+    shard_sentences: ShardSentences = 2048,
+    sinks: Sinks = "kept",
+    skip_invalid: SkipInvalid = False,
+    resume: Resume = False,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
+    unverified: Unverified = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """The main job: capture, verify, measure every head over a treebank, and write one page that opens offline."""
+    from attnprobe.report.page import write_report
+
+    check_writable(out, study)
+    if resume and study is None:
+        raise InputError("--resume needs --study: finished shards are kept beside the study file.")
+    if model.endswith(".nc"):
+        from attnprobe.records import open_study
+
+        found = open_study(model)
+    else:
+        found = _run(result=study, **context.params)
+    page = write_report(found, out, lang=lang)
+    if figures is not None:
+        from attnprobe.report.figures import save_all
+
+        save_all(found, figures)
+    _summarise(found, {"page": str(page.resolve()), **({"study": str(study.resolve())} if study else {})}, as_json)
+
+
+def heads(
+    context: typer.Context,
+    model: ModelName,
+    out: Annotated[Path, typer.Option("--out", help="Study file (netCDF-4) to write.")],
+    corpus: Corpus = None,
+    metrics: Metrics = None,
+    relations: Relations = None,
+    max_sentences: MaxSentences = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    attn: Attn = None,
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = 2048,
+    shard_sentences: ShardSentences = 2048,
+    sinks: Sinks = "kept",
+    skip_invalid: SkipInvalid = False,
+    resume: Resume = False,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
+    unverified: Unverified = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure every head over a corpus and write the study file."""
+    check_writable(out)
+    found = _run(result=out, **context.params)
+    _summarise(found, {"study": str(out.resolve())}, as_json)
+
+
+def _run(
+    *,
+    model: str,
+    corpus: str | None,
+    metrics: str | None,
+    relations: str | None,
+    device: str,
+    attn: str | None,
+    dtype: str | None,
+    skip_invalid: bool,
+    quiet: bool,
+    seed: int,
+    max_sentences: int | None,
+    batch_tokens: int,
+    shard_sentences: int,
+    sinks: str,
+    unverified: bool,
+    result: Path | None,
+    resume: bool,
+    engine: str,
+    address: str | None,
+    workers: int | None,
+    gpus_per_worker: float,
+    **_elsewhere: Any,
+) -> Study:
+    """The options of `report` and `heads` that say what to measure."""
+    import attnprobe.data
+    from attnprobe.engines import engine_of
+    from attnprobe.heads.relations import choose
+    from attnprobe.models.load import load
+    from attnprobe.registry import METRICS
+    from attnprobe.study import run
+    from attnprobe.text.corpus import read_corpus
+
+    chosen = engine_of(engine, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
+    for name in _names(metrics) or ():
+        METRICS[name]
+    choose(_names(relations) or ())
+    source = corpus if corpus is not None else str(attnprobe.data.path("bundled"))
+    sentences = read_corpus(source, skip_invalid=skip_invalid)
+    loaded = load(model, attn=attn, dtype=dtype, device=device)
+    with _progress(quiet) as progress:
+        return run(
+            loaded,
+            sentences,
+            metrics=_names(metrics),
+            relations=_names(relations),
+            sinks=sinks,
+            seed=seed,
+            max_sentences=max_sentences,
+            batch_tokens=batch_tokens,
+            shard_sentences=shard_sentences,
+            unverified=unverified,
+            corpus=corpus or "bundled treebank",
+            out=result,
+            resume=resume,
+            engine=chosen,
+            progress=progress,
+        )
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Say before the long run, not after it, that its result has nowhere to go."""
+    for path in paths:
+        if path is None:
+            continue
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            raise InputError(
+                explain("cannot write the result", where=str(path), expected="an existing folder", got=f"no {folder}")
+            )
+        if path.is_dir():
+            raise InputError(
+                explain("cannot write the result", where=str(path), expected="a file name", got="a folder")
+            )
+        if not os.access(folder, os.W_OK):
+            raise EnvironmentFailure(explain("cannot write the result", where=str(path), got=f"{folder} is read-only"))
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error where a person may be looking at it."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("measuring"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("sentences"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("measuring", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _summarise(study: Study, written: dict[str, str], as_json: bool) -> None:
+    labels = study["labels"]["labels"].values
+    found = [[label["label"] for label in json.loads(str(text))["labels"]] for text in labels.ravel()]
+    summary = {
+        **written,
+        "model": study.attributes["model"],
+        "corpus": study.attributes["corpus"],
+        "verified": study.verified,
+        "sentences_kept": int(study.attributes["sentences_kept"]),
+        "sentences_dropped": json.loads(study.attributes["sentences_dropped"]),
+        "heads": len(found),
+        "heads_labelled": sum(bool(names) for names in found),
+    }
+    if as_json:
+        print(json.dumps(summary))
+        return
+    state = "verified" if study.verified else "NOT VERIFIED"
+    dropped = sum(summary["sentences_dropped"].values())
+    print(
+        f"{summary['model']} over {summary['sentences_kept']} sentences ({dropped} left out): {state}, {summary['heads_labelled']} of {summary['heads']} heads labelled"
+    )
+    for kind, path in written.items():
+        print(f"{kind}: {path}")

@@ -1,0 +1,62 @@
+"""Options that several commands share: one name, one help text each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelName = Annotated[str, typer.Argument(help="Short name (minilm), folder, or hub id.")]
+Corpus = Annotated[
+    str | None,
+    typer.Option(
+        "--corpus",
+        help="CoNLL-U, text, JSON lines or Parquet; a file, a glob, or - for standard input. Default: the bundled treebank.",
+    ),
+]
+Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
+Metrics = Annotated[
+    str | None, typer.Option("--metrics", help="Comma-separated head metrics; see `attnprobe list metrics`.")
+]
+Relations = Annotated[
+    str | None,
+    typer.Option("--relations", help="Comma-separated relations (dep, dep:obj, ...); see `attnprobe list relations`."),
+]
+MaxSentences = Annotated[int | None, typer.Option("--max-sentences", min=1, help="Use only the first N sentences.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything drawn at random.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, mps or auto.")]
+Attn = Annotated[str | None, typer.Option("--attn", help="Attention function: sdpa or eager. Default: the library's.")]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", help="float32, float64, bfloat16 or float16. Default: as stored.")
+]
+BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="Most tokens of a batch, padding counted.")]
+ShardSentences = Annotated[
+    int,
+    typer.Option(
+        "--shard-sentences", min=1, help="Sentences of a shard: what is kept, or sent to a worker, at a time."
+    ),
+]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Count and leave out sentences with a broken tree instead of stopping.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted run of the same model, corpus and options.")
+]
+EngineName = Annotated[str, typer.Option("--engine", help="local, or ray: shards on several processes or machines.")]
+Address = Annotated[
+    str | None, typer.Option("--address", help="Address of a running Ray cluster; default: one of this machine.")
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Ray workers. Default: one for each CPU (or GPU share).")
+]
+GpusPerWorker = Annotated[float, typer.Option("--gpus-per-worker", min=0.0, help="GPUs that each Ray worker takes.")]
+Sinks = Annotated[str, typer.Option("--sinks", help="kept, or both: measure again with special tokens taken out.")]
+Unverified = Annotated[
+    bool,
+    typer.Option("--unverified", help="Go on although the capture does not match the model; the page says so in red."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Texts = Annotated[list[str] | None, typer.Option("--text", help="A text to run; may be given several times.")]
