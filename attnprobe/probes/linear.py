@@ -131,9 +131,14 @@ def fit(
     return best
 
 
-def _checked(train: Words, penalties: Sequence[float], held_out: Words | None) -> list[float]:
+def check_penalties(penalties: Sequence[float]) -> None:
+    """Raise `InputError` unless there is a penalty and all are positive."""
     if not penalties or min(penalties) <= 0:
         raise InputError(explain("wrong penalties", expected="positive numbers", got=str(tuple(penalties))))
+
+
+def _checked(train: Words, penalties: Sequence[float], held_out: Words | None) -> list[float]:
+    check_penalties(penalties)
     if len(set(penalties)) > 1 and (held_out is None or not len(held_out)):
         raise InputError(
             explain("cannot choose among penalties", expected="held-out words", got="none", remedy="Give one penalty")
