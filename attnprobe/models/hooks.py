@@ -78,8 +78,9 @@ class _Hooks:
         """Whether the forward pass running now is the one listened to: another thread's fires the same hooks."""
         return scope.current().recorder is self.recorder
 
-    def _keep_mask(self, _module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if self._mine:
+    def _keep_mask(self, _module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any] | None = None) -> None:
+        # without options: torch has noted the hook and not yet that it wants them, and another thread runs the module
+        if self._mine and options is not None:
             self.held = {"mask": options.get("attention_mask", inputs[1] if len(inputs) > 1 else None)}
 
     def _keep(self, part: str) -> Callable[..., None]:

@@ -148,9 +148,9 @@ def counting_passes(model: nn.Module, started: Callable[[bool], None], mine: Cal
     """Call `started(encoder_ran)` at the start of each forward pass of `model`, or of its encoder alone, that is `mine()`."""
     inside = False
 
-    def before(_module: nn.Module, _inputs: Any, options: dict[str, Any]) -> None:
+    def before(_module: nn.Module, _inputs: Any, options: dict[str, Any] | None = None) -> None:
         nonlocal inside
-        if mine():
+        if mine() and options is not None:  # torch may call without, while another thread is registering hooks
             inside = True
             started(options.get("encoder_outputs") is not None)
 

@@ -60,8 +60,10 @@ class Watch:
             self.given[call.layer] = self._open[call.module]
         self._waiting = call.layer
 
-    def _before(self, name: str, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if threading.get_ident() != self._thread:
+    def _before(
+        self, name: str, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any] | None = None
+    ) -> None:
+        if threading.get_ident() != self._thread or options is None:  # another thread, which may call without options
             return
         self._open[name] = (inputs, options)
         linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"

@@ -317,3 +317,25 @@ def test_the_json_of_the_command_line(minilm):
 @pytest.mark.parametrize("attn", ["eager", "sdpa"])
 def test_on_a_device(attn, dtype):
     assert verify(load("minilm", attn=attn, dtype=dtype, device="auto")).ok
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "👩‍👩‍👧",
+        "don't",
+        "U.S.A.",
+        "北京大学",
+        "שלום עולם",
+        "x" * 300,
+        "<b>&amp;</b></script>",
+        "A, naïve [MASK] AllenNLP sentence.",
+        "a [SEP] b",
+    ],
+)
+def test_texts_that_broke_other_tools(minilm, text):
+    taken = capture(minilm, [text, "dogs bark"])
+    assert verify(taken).ok
+    view = taken.view(0)
+    assert len(view.tokens) == len(view.alignment.word_index) == view.blocks[0].pattern.shape[-1]
+    assert view.alignment.n_words == len(view.words)
