@@ -6,24 +6,18 @@ reader by two ways only: escaped by the template, or as JSON that the scripts pu
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
-import uuid
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 import attnprobe
-from attnprobe.errors import EnvironmentFailure, InputError, explain
 from attnprobe.records import Study, open_study
 from attnprobe.report import _methods, _overview, _tables
 from attnprobe.report._arena import script_json
 from attnprobe.report._payload import collect, dataset_of
+from attnprobe.report._view_document import joined, policy, template, write_page
 from attnprobe.report._words import Words
 
 STYLES = ("base", "tables", "atlas", "figures", "patterns")
@@ -42,21 +36,7 @@ def write_report(
     `lang` is `en` or `zh`; `title` replaces the page's own. The file is written under a temporary name and renamed. Raises `InputError`
     for an unknown language or a path that cannot name a file, `EnvironmentFailure` where it cannot be written.
     """
-    path = Path(path)
-    if path.is_dir() or not path.name:
-        raise InputError(explain("cannot write the report", where=str(path), expected="a file name", got="a folder"))
-    text = render(study if isinstance(study, Study) else open_study(study), lang=lang, title=title)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        temporary.write_bytes(text.encode("utf-8", "xmlcharrefreplace"))
-        os.replace(temporary, path)
-    except OSError as error:
-        remedy = "Check that the folder exists, may be written to and has space"
-        what = explain("cannot write the report", where=str(path), got=str(error), remedy=remedy)
-        raise EnvironmentFailure(what) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    return write_page(render(study if isinstance(study, Study) else open_study(study), lang=lang, title=title), path)
 
 
 def render(study: Study, *, lang: str = "en", title: str | None = None) -> str:
@@ -74,13 +54,13 @@ def render(study: Study, *, lang: str = "en", title: str | None = None) -> str:
     style, script = _joined(STYLES, "css"), _script()
     page = {**data, "lang": lang, "words": words.table, "missing": missing, "loud": badge["loud"]}
     page["start"] = _start(study, data)
-    return _template().render(
+    return template("page.html").render(
         words=words,
         lang={"en": "en", "zh": "zh-Hans"}[lang],
         title=title or _title(data["model"], badge, words),
         heading=title or words("page.heading", model=data["model"]),
         version=attnprobe.__version__,
-        policy=_policy(script, style),
+        policy=policy([script], [style]),
         style=Markup(style),
         script=Markup(script),
         blocks={
@@ -133,41 +113,10 @@ def _start(study: Study, data: dict[str, Any]) -> dict[str, Any]:
     return {"layer": 0, "head": 0}
 
 
-def _policy(script: str, style: str) -> str:
-    """A Content-Security-Policy that allows this script, this style, pictures the page draws itself, and nothing else."""
-
-    def digest(text: str) -> str:
-        return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-    parts = (
-        "default-src 'none'",
-        f"script-src 'sha256-{digest(script)}'",
-        f"style-src 'sha256-{digest(style)}'",
-        "img-src data: blob:",
-        "base-uri 'none'",
-        "form-action 'none'",
-    )
-    return "; ".join(parts)
-
-
 def _script() -> str:
     """All scripts inside one function, so that nothing they name is global."""
     return f'\n(() => {{\n"use strict";\n{_joined(SCRIPTS, "js")}\n}})();\n'
 
 
-@cache
 def _joined(names: tuple[str, ...], kind: str) -> str:
-    folder = files("attnprobe.report").joinpath("assets", "page")
-    return "\n" + "\n".join(folder.joinpath(f"{name}.{kind}").read_text(encoding="utf-8") for name in names)
-
-
-@cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnprobe.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html")
+    return joined(tuple(f"page/{name}.{kind}" for name in names))

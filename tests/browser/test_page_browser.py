@@ -143,7 +143,9 @@ def test_hovering_a_cell_tells_the_studys_numbers(opened):
     opened.page.locator('#atlas-app select[data-dim="direction"]').select_option("1")
     point_at(opened.page, cell(opened.page, 2, 3))
     found = (
-        study.tree["relations"].to_dataset().sel(relation="dep:obj", direction="head->dep", split="report", layer=2, head=3)
+        study.tree["relations"]
+        .to_dataset()
+        .sel(relation="dep:obj", direction="head->dep", split="report", layer=2, head=3)
     )
     text = tip(opened.page)
     assert f"L2H3 · {float(found['accuracy'].item()) * 100:.2f}%" in text
