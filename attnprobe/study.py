@@ -13,7 +13,7 @@ import os
 import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,15 @@ import torch
 import xarray as xr
 
 import attnprobe
-import attnprobe.heads.metrics  # registers the metrics
 from attnprobe.checkpoint import Checkpoints, checkpoints
 from attnprobe.errors import InputError, explain
 from attnprobe.heads.cases import Cases
+from attnprobe.heads.corpora import notes_of, passages_of
 from attnprobe.heads.examples import example_tables
-from attnprobe.heads.measure import Prepared, Scorer, ShardMeasurer, prepare
-from attnprobe.heads.relations import choose
+from attnprobe.heads.measure import Prepared, ShardMeasurer, prepare
+from attnprobe.heads.metrics import default_metrics
+from attnprobe.heads.relations import annotated, choose
+from attnprobe.heads.scorers import refuse_unknown_scorers, scorers_of
 from attnprobe.heads.specialise import label_table
 from attnprobe.heads.tables import SPLIT_NAMES, ShardSums
 from attnprobe.heads.tabulate import MARGIN, best_table, layer_coordinates, metric_tables, relation_table
@@ -61,6 +63,7 @@ class Options:
     metrics: tuple[str, ...]
     relations: tuple[str, ...]
     scorers: tuple[str, ...] = ("weights",)
+    unit: str = "sentence"
     sinks: str = "kept"
     cluster: str = "document"
     seed: int = 0
@@ -83,6 +86,8 @@ class Planned:
     documents: int
     repeated: int
     """Sentences whose text was met before in the corpus (the first million are looked at)."""
+    pairs: int
+    """Sentences that are pairs of segments."""
     batches: list[list[Encoded]]
     """The first, the longest and one random batch, for verification."""
     examples: list[Encoded]
@@ -100,6 +105,8 @@ def run(
     *,
     metrics: Sequence[str] | None = None,
     relations: Sequence[str] | None = None,
+    scorers: Sequence[str] = ("weights",),
+    unit: str = "sentence",
     sinks: str = "kept",
     cluster: str = "document",
     seed: int = 0,
@@ -118,7 +125,10 @@ def run(
     """Measure every head of `model` over `sentences` and return the study.
 
     `sentences` is an iterable that can be read twice (a list, or what `read_conllu` and `read_text` return); a plain iterator is read into
-    memory. `metrics` and `relations` name registered ones, all metrics and `dep`, `udep` by default; a corpus without trees gives no relations.
+    memory. `metrics` and `relations` name registered ones; by default all metrics but those for marked tokens (`entity_mass`, and `segment_mass`
+    unless the corpus holds pairs) and `dep`, `udep`; a corpus without trees gives no relations. `scorers` says what relations are read off:
+    `weights`, `norms`, `rollout`, or, slow, `flow` and `value_zeroing`. `unit` is `sentence`, or `passage`:
+    consecutive sentences of a document are read together, as many as the model takes, so that coreference can cross them.
     `sinks` is `kept`, or `both` to measure again with special tokens taken out and rows renormalised. `cluster` is `document` (sentences of a
     document stand or fall together) or `sentence`. `batch_tokens` bounds a batch, `shard_sentences` a shard (what is checkpointed, or sent to a
     worker, at a time). `margin` is the gain over the best offset that a syntactic label asks for.
@@ -130,11 +140,15 @@ def run(
     stops the run unless `unverified` is set. Raises `InputError` for unknown names or a corpus of which nothing is left.
     """
     model = as_model(model)
-    if sinks not in ("kept", "both"):
-        raise InputError(explain("unknown view of sinks", expected="kept or both", got=repr(sinks)))
+    _refuse_unknown("view of sinks", sinks, ("kept", "both"))
+    _refuse_unknown("unit", unit, ("sentence", "passage"))
+    if iter(sentences) is sentences:
+        sentences = list(sentences)
     options = Options(
-        metrics=tuple(metrics) if metrics is not None else tuple(METRICS.names()),
+        metrics=tuple(metrics) if metrics is not None else default_metrics(),
         relations=tuple(relations) if relations is not None else DEFAULT_RELATIONS,
+        scorers=tuple(scorers),
+        unit=unit,
         sinks=sinks,
         cluster=cluster,
         seed=seed,
@@ -146,11 +160,15 @@ def run(
     for name in options.metrics:
         METRICS[name]
     choose(options.relations)
+    refuse_unknown_scorers(options.scorers)
     if model.tokenizer is None:
         raise InputError(f"{model.name} has no tokenizer, so a corpus of words cannot be run through it.")
-    if iter(sentences) is sentences:
-        sentences = list(sentences)
+    sentences = annotated(sentences, options.relations)
+    if unit == "passage":
+        sentences = passages_of(sentences, model.tokenizer, model.max_length)
     planned = lay_plan(model, sentences, options)
+    if metrics is None and planned.pairs:
+        options = replace(options, metrics=default_metrics(pairs=True))
     checked = _verify(model, planned)
     if not unverified:
         require(checked)
@@ -169,6 +187,11 @@ def run(
     return study
 
 
+def _refuse_unknown(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise InputError(explain(f"unknown {what}", expected=" or ".join(known), got=repr(name)))
+
+
 def _key(provenance: Provenance) -> str:
     """What a finished shard depends on."""
     names = ("model_sha256", "attn_implementation", "dtype", "device", "plan", "versions")
@@ -179,7 +202,7 @@ def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> P
     """First reading: what is kept and left out, the plan and its hash, and the batches to verify on."""
     digest, drops = PlanDigest(options.plan), Drops()
     generator = np.random.default_rng(options.seed)
-    planned = Planned("", 0, 0, 0, drops, 0, 0, [], [], [])
+    planned = Planned("", 0, 0, 0, drops, 0, 0, 0, [], [], [])
     first: list[Encoded] = []
     longest: list[Encoded] = []
     drawn: list[Encoded] = []
@@ -191,6 +214,7 @@ def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> P
         for item in members:
             planned.tokens += len(item)
             planned.unknown += item.n_unknown
+            planned.pairs += any(item.sentence.segments)
             key = hash(item.sentence.words)
             planned.repeated += key in seen
             if len(seen) < 1_000_000:
@@ -341,13 +365,18 @@ def measure_shard(
 ) -> ShardSums:
     """Run one shard through the model and return its sums; the same for every engine."""
     cases = Cases(members, choose(options.relations))
-    scorers: dict[str, Scorer | None] = {"weights": None}
+    scorers = scorers_of(model, options.scorers)
     metrics = [METRICS[name] for name in options.metrics]
     measurer = ShardMeasurer(metrics, cases, scorers, len(members), without_sinks=options.sinks == "both")
     for batch in shard.batches:
         prepared = prepare(
-            _padded(model, [members[place] for place in batch]), batch, cases if len(cases) else None, model.device
+            _padded(model, [members[place] for place in batch]),
+            batch,
+            cases if len(cases) else None,
+            model.device,
+            entities="entity_mass" in options.metrics,
         )
+        measurer.start(prepared)
         encoded = from_model_inputs(model, _inputs(model, prepared), describe=False)
         run_forward(model, encoded, lambda call, prepared=prepared: measurer.add(call, prepared))  # type: ignore[misc]
         if advance is not None:
@@ -367,6 +396,7 @@ def _provenance(
     for reason, count in getattr(getattr(sentences, "drops", None), "counts", {}).items():
         dropped[reason] = dropped.get(reason, 0) + count
     plan = {**asdict(options), "sha256": planned.sha256, "torch_threads": torch.get_num_threads()}
+    plan["corpus_as_read"] = notes_of(sentences)
     libraries = ("torch", "transformers", "tokenizers", "numpy", "xarray")
     versions = {"attnprobe": attnprobe.__version__, "python": platform.python_version()}
     versions |= {library: version(library) for library in libraries}

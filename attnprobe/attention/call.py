@@ -101,6 +101,10 @@ class Rows:
     """`Role` of each key token."""
     keep: Bool[Tensor, "batch query"]
     """Rows that count in averages: real tokens that are not special and see at least one key."""
+    segments: Int[Tensor, "batch key"] | None = None
+    """Segment of each word's token in a sentence pair, -1 for special tokens and padding; None: not known."""
+    entities: Int[Tensor, "batch key"] | None = None
+    """Which mention of an entity each token belongs to, -1 where it is in none; None: not known."""
 
     @property
     def n_visible(self) -> Int[Tensor, " batch #head query"]:

@@ -16,12 +16,15 @@ import numpy as np
 
 from attnprobe.errors import InputError, explain
 from attnprobe.records import Sentence
-from attnprobe.text.align import punctuation_of
+from attnprobe.text.align import align, encode, punctuation_of
 
 STARTS = "passage starts"
 """Key in `Sentence.metadata` under which a passage keeps the first word of each of its sentences."""
 RANK = "Rank"
 """Key in `Sentence.misc` under which a word's frequency rank stands, 1 for the commonest."""
+
+LONGEST_PASSAGE = 512
+"""Tokens of a passage for a model that would take more."""
 
 _PER_WORD = ("lemmas", "upos", "xpos", "feats", "deprels", "misc")
 
@@ -70,6 +73,25 @@ def passages(sentences: Iterable[Sentence], max_tokens: int, *, length: Callable
             yield joined(group)
 
     return View(sentences, stream, f"sentences of a document joined up to {max_tokens} tokens")
+
+
+def passages_of(sentences: Iterable[Sentence], tokenizer: Any, limit: int | None) -> View:
+    """Passages as long as a model takes: up to `limit` tokens, special tokens counted, or `LONGEST_PASSAGE` where it has none."""
+
+    def length(sentence: Sentence) -> int:
+        return sum(int((found.alignment.word_index >= 0).sum()) for found in encode(tokenizer, [sentence]))
+
+    special = len(align(tokenizer, ("a",))) - length(Sentence("", ("a",)))
+    return passages(sentences, min(limit or LONGEST_PASSAGE, LONGEST_PASSAGE) - special, length=length)
+
+
+def notes_of(sentences: Any) -> list[str]:
+    """What was made of a corpus before it was run, outermost first."""
+    notes = []
+    while isinstance(sentences, View):
+        notes.append(sentences.note)
+        sentences = sentences.source
+    return notes
 
 
 def _go_together(before: Sentence, after: Sentence) -> bool:

@@ -6,9 +6,9 @@ sentence's query rows. Nothing of size layer x head x query x key outlives its p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,74 +18,38 @@ from attnprobe.attention.call import AttentionCall, Role, Rows
 from attnprobe.attention.forward import inputs_as, pattern_of
 from attnprobe.heads.cases import Cases
 from attnprobe.heads.metrics import OFFSETS
+from attnprobe.heads.prepared import Prepared, prepare
 from attnprobe.heads.tables import DIRECTIONS, SPLIT_NAMES, RelationSums, RivalSums, ShardSums, by_cluster, by_split
 from attnprobe.registry import HeadMetric
 from attnprobe.stream import RatioSums
-from attnprobe.text.batching import Batch
 
 PART_ELEMENTS = 1_500_000
 """Weights of a pattern that are held at once: about what stays in the cache next to what is computed from them."""
 
-Scorer = Callable[[AttentionCall, Tensor, slice], Tensor]
-"""`(call, pattern, rows) -> [batch head query key]`: what a relation is read off, in place of the weights."""
+
+class Scorer(Protocol):
+    """What a relation is read off in place of the weights."""
+
+    def start(self, prepared: Prepared) -> None:
+        """A batch is about to run."""
+
+    def __call__(self, call: AttentionCall, pattern: Tensor, rows: slice, members: slice) -> Tensor:
+        """Scores of these rows of these sentences of the batch, [batch head query key], at least 0."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """One batch with what every layer needs of it, on the model's device."""
+class Collector(Protocol):
+    """What is measured besides metrics and relations while a shard runs."""
 
-    inputs: dict[str, Tensor]
-    roles: Tensor
-    """`Role` of each token, [batch key]."""
-    keep: Tensor
-    """Rows that count in metrics, bool [batch query]."""
-    real: Tensor
-    """False at padding, bool [batch key]."""
-    members: Tensor
-    """Places of the batch's sentences in the shard, [batch]."""
-    to_words: Tensor | None
-    """1 where a key token belongs to a word, [batch key word]; None where no relation is asked for."""
-    from_words: Tensor | None
-    """1 / pieces where a query token belongs to a word, [batch word query]."""
-    n_cases: Tensor | None
-    """Cumulated number of cases up to each sentence of the batch, [batch + 1]."""
-    case_rows: tuple[Tensor, ...] = ()
-    """(place in the shard's table, sentence of the batch, query word, key words [case word], candidates [case word])."""
+    needs_words: bool
 
+    def rows(self, call: AttentionCall, rows: Rows, prepared: Prepared, members: slice) -> None:
+        """A block of rows of these sentences of the batch."""
 
-def prepare(batch: Batch, members: Sequence[int], cases: Cases | None, device: torch.device) -> Prepared:
-    """Tensors for one batch; `members` are the places of its sentences in the shard."""
-    roles = torch.from_numpy(batch.roles).to(device)
-    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "token_type_ids": batch.token_types}
-    words: tuple[Any, ...] = (None, None, None, ())
-    if cases is not None:
-        words = _prepare_words(batch, members, cases, device)
-    return Prepared(
-        {key: torch.from_numpy(value).to(device) for key, value in inputs.items()},
-        roles,
-        roles <= Role.PUNCT,
-        roles != Role.PAD,
-        torch.tensor(list(members), device=device),
-        *words,
-    )
+    def words(self, call: AttentionCall, words: Tensor, prepared: Prepared, members: slice) -> None:
+        """The whole word pattern of these sentences, [batch head query_word key_word]; only where `needs_words`."""
 
-
-def _prepare_words(batch: Batch, members: Sequence[int], cases: Cases, device: torch.device) -> tuple[Any, ...]:
-    n_words = max(item.alignment.n_words for item in batch.sentences)
-    word_index = torch.from_numpy(batch.word_index).to(device)
-    to_words = torch.zeros(*word_index.shape, n_words, device=device)
-    to_words.scatter_(2, word_index.clamp(min=0)[..., None], (word_index >= 0).to(to_words.dtype)[..., None])
-    pieces = to_words.sum(1, keepdim=True).clamp(min=1)
-    table = cases.of(members, n_words)
-    return (
-        to_words,
-        (to_words / pieces).transpose(1, 2).contiguous(),
-        torch.from_numpy(table.cumulated),
-        tuple(
-            torch.from_numpy(part).to(device)
-            for part in (table.place, table.sentence, table.query, table.keys, table.candidates)
-        ),
-    )
+    def finish(self, cluster: np.ndarray, split: np.ndarray) -> dict[str, RatioSums | np.ndarray]:
+        """The shard's sums, which are added up over shards; arguments as of `ShardMeasurer.finish`."""
 
 
 class ShardMeasurer:
@@ -95,21 +59,29 @@ class ShardMeasurer:
         self,
         metrics: Sequence[HeadMetric],
         cases: Cases | None,
-        scorers: dict[str, Scorer | None],
+        scorers: Mapping[str, Scorer | None],
         n_sentences: int,
         *,
         without_sinks: bool = False,
+        extras: Mapping[str, Collector] | None = None,
     ) -> None:
         self.metrics = tuple(metrics)
         self.cases = cases if cases is not None and len(cases) else None
         self.scorers = scorers
         self.n_sentences = n_sentences
         self.views = ("", "@removed") if without_sinks else ("",)
+        self.extras = dict(extras or {})
         self.modules: list[tuple[str, int, int]] = []
         self._sums: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
         self._hits: dict[tuple[str, int], Tensor] = {}
         self._ties: dict[tuple[str, int], Tensor] = {}
         self._empty: dict[tuple[str, int], Tensor] = {}
+
+    def start(self, prepared: Prepared) -> None:
+        """A batch is about to run."""
+        for scorer in self.scorers.values():
+            if scorer is not None:
+                scorer.start(prepared)
 
     def add(self, call: AttentionCall, prepared: Prepared) -> None:
         """Measure one layer over one batch."""
@@ -123,18 +95,31 @@ class ShardMeasurer:
     def _add_part(self, call: AttentionCall, prepared: Prepared, members: slice) -> None:
         batch, heads, n_rows, n_keys = call.q.shape[0], call.n_heads, call.q.shape[2], call.k.shape[2]
         n_words = 0 if prepared.to_words is None else prepared.to_words.shape[2]
-        words = {name: call.q.new_zeros(batch, heads, n_words, n_words) for name in self.scorers} if self.cases else {}
+        words = {name: call.q.new_zeros(batch, heads, n_words, n_words) for name in self._wanted_words()}
         step = max(1, PART_ELEMENTS // (batch * heads * n_keys))
         for start in range(0, n_rows, step):
             rows = slice(start, min(start + step, n_rows))
             pattern = pattern_of(call, rows) if call.pattern is None else call.pattern[:, :, rows]
-            self._add_metrics(_rows(call, pattern, rows, prepared, members), call.layer, prepared.members[members])
+            seen = _rows(call, pattern, rows, prepared, members)
+            self._add_metrics(seen, call.layer, prepared.members[members])
+            for extra in self.extras.values():
+                extra.rows(call, seen, prepared, members)
             for name, total in words.items():
-                scorer = self.scorers[name]
-                scores = pattern if scorer is None else scorer(call, pattern, rows)
+                scorer = self.scorers.get(name)
+                scores = pattern if scorer is None else scorer(call, pattern, rows, members)
                 total += _between_words(scores, prepared, members, rows)
         for name, total in words.items():
-            self._add_cases(total, name, call.layer, prepared, members)
+            if self.cases is not None and name in self.scorers:
+                self._add_cases(total, name, call.layer, prepared, members)
+        for extra in self.extras.values():
+            if extra.needs_words:
+                extra.words(call, words["weights"], prepared, members)
+
+    def _wanted_words(self) -> list[str]:
+        """Scorers whose word patterns are needed: for relations all, for extras the weights."""
+        names = list(self.scorers) if self.cases is not None else []
+        needed = any(extra.needs_words for extra in self.extras.values())
+        return [*names, "weights"] if needed and "weights" not in names else names
 
     def _add_metrics(self, rows: Rows, layer: int, places: Tensor) -> None:
         for view in self.views:
@@ -184,7 +169,8 @@ class ShardMeasurer:
             for view in self.views
         }
         relations = self._relation_sums(cluster, split) if self.cases is not None else {}
-        return ShardSums(metrics, relations, tuple(self.modules))
+        extras = {name: extra.finish(cluster, split) for name, extra in self.extras.items()}
+        return ShardSums(metrics, relations, tuple(self.modules), extras=extras)
 
     def _metric_sums(self, name: str, starts: np.ndarray, split: np.ndarray) -> RatioSums:
         layers = range(len(self.modules))
@@ -291,7 +277,8 @@ def _rows(call: AttentionCall, pattern: Tensor, rows: slice, prepared: Prepared,
             pattern.shape[0], -1, len(index), -1
         )
         seeing = prepared.keep[members][:, rows] & visible.any(-1).any(1)
-    return Rows(pattern, visible, index, prepared.roles[members], seeing)
+    marks = [None if table is None else table[members] for table in (prepared.segments, prepared.entities)]
+    return Rows(pattern, visible, index, prepared.roles[members], seeing, *marks)
 
 
 def _without_sinks(rows: Rows) -> Rows:
@@ -322,4 +309,4 @@ def _stack(arrays: list[np.ndarray], axis: int = 1) -> np.ndarray:
     return np.stack(filled, axis=axis)
 
 
-__all__ = ["OFFSETS", "Prepared", "ShardMeasurer", "judge", "prepare"]
+__all__ = ["OFFSETS", "Collector", "Prepared", "Scorer", "ShardMeasurer", "judge", "prepare"]

@@ -12,13 +12,26 @@ from torch import Tensor
 
 from attnprobe.attention.call import Role, Rows
 from attnprobe.attention.measures import entropy_of
-from attnprobe.registry import head_metric
+from attnprobe.registry import METRICS, head_metric
 
 OFFSETS = tuple(offset for offset in range(-10, 11) if offset != 0)
 """Distances key - query that positional heads and baselines are looked for at, in tokens for metrics, in words for relations."""
 
+OPT_IN = ("segment_mass", "entity_mass")
+"""Metrics that only some corpora have something for: measured when asked for."""
+
+SEGMENTS = ("within", "across")
+"""Where a query of a sentence pair may look: into its own segment, into the other."""
+ENTITIES = ("to", "within", "from")
+"""Mass that `entity_mass` follows: to mentions, within the query's own mention, from a mention out of it."""
+
 TARGETS = ("self", "first", "cls", "sep", "punct")
 """Targets of `special_mass`: the query itself, the first token, [CLS]-like and [SEP]-like tokens, pieces of punctuation."""
+
+
+def default_metrics(*, pairs: bool = False) -> tuple[str, ...]:
+    """What is measured unless told otherwise: all registered metrics but those of `OPT_IN`; on sentence pairs also `segment_mass`."""
+    return tuple(name for name in METRICS.names() if name not in OPT_IN or (pairs and name == "segment_mass"))
 
 
 @head_metric(unit="nats", limits=(0.0, None), source="Clark et al. 2019, section 3.2, without its smoothing")
@@ -86,6 +99,58 @@ def special_argmax(rows: Rows) -> Float[Tensor, "batch head query target"]:
     batch = torch.arange(len(marks), device=top.device)[:, None, None]
     hit = marks[batch, top].to(rows.pattern.dtype)
     return _with_self(rows, hit, (top == rows.query_index).to(rows.pattern.dtype), marks)
+
+
+@head_metric(
+    unit="share", limits=(0.0, 1.0), source="Kovaleva et al. 2019, section 4.1 (block)", extra=("segment", SEGMENTS)
+)
+def segment_mass(rows: Rows) -> Float[Tensor, "batch head query segment"]:
+    """Attention to words of the query's own segment (`within`) and of the other one (`across`), shares of the row.
+
+    What special tokens take is in neither. NaN where the sequence is no pair, and for queries outside both segments.
+    """
+    if rows.segments is None:
+        return torch.full((*rows.pattern.shape[:3], len(SEGMENTS)), torch.nan, device=rows.pattern.device)
+    own = rows.segments[:, rows.query_index]
+    ordinary = rows.segments >= 0
+    same = own[:, :, None] == rows.segments[:, None, :]
+    within, across = (_marked_mass(rows, marks) for marks in (same, ordinary[:, None, :] & ~same))
+    a_pair = (rows.segments == 0).any(-1) & (rows.segments == 1).any(-1)
+    defined = (a_pair[:, None] & (own >= 0))[:, None] & (rows.n_visible > 0)
+    return torch.where(defined[..., None], torch.stack([within, across], -1), torch.nan)
+
+
+@head_metric(
+    unit="share over base rate",
+    limits=(-1.0, 1.0),
+    source="Vig and Belinkov 2019, section 4.2, minus the share of keys",
+    extra=("entity", ENTITIES),
+)
+def entity_mass(rows: Rows) -> Float[Tensor, "batch head query entity"]:
+    """Attention that has to do with mentions of entities, minus what even attention would give: the share of visible keys.
+
+    `to`: of any query to tokens of mentions. `within`: of a query inside a mention to the other tokens of that mention. `from`: of a query
+    inside a mention to words outside any mention. In -1..1, 0 for even attention. NaN where there is no such query or no such key.
+    """
+    if rows.entities is None:
+        return torch.full((*rows.pattern.shape[:3], len(ENTITIES)), torch.nan, device=rows.pattern.device)
+    own = rows.entities[:, rows.query_index]
+    keys = torch.arange(rows.pattern.shape[-1], device=own.device)
+    mentioned, outside = rows.entities >= 0, (rows.entities < 0) & (rows.roles <= Role.PUNCT)
+    inside = (own >= 0)[:, :, None]
+    same = (own[:, :, None] == rows.entities[:, None, :]) & inside & (keys != rows.query_index[:, None])
+    marks = (mentioned[:, None, :].expand_as(same), same, outside[:, None, :] & inside)
+    found = []
+    for marked in marks:
+        n = (marked[:, None] & rows.visible).sum(-1)
+        base = n.to(rows.pattern.dtype) / rows.n_visible.clamp_min(1)
+        found.append(torch.where(n > 0, _marked_mass(rows, marked) - base, torch.nan))
+    return torch.stack(found, -1)
+
+
+def _marked_mass(rows: Rows, marked: Tensor) -> Tensor:
+    """Mass of each row on the keys marked for it, bool [batch query key]."""
+    return torch.einsum("bhqk,bqk->bhq", rows.pattern, marked.to(rows.pattern.dtype))
 
 
 def _offsets(rows: Rows) -> Float[Tensor, "query key"]:

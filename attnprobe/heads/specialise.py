@@ -64,11 +64,12 @@ def _findings(
     metrics: xr.Dataset, relations: xr.Dataset | None, layer: int, head: int, margin: float
 ) -> Iterator[dict[str, Any]]:
     here = metrics.isel(layer=layer, head=head)
-    if "offset_argmax" in here and "offset_mass" in here:
-        yield _best_of(here, "offset_argmax", "offset", ARGMAX_SHARE, "position")
-        yield _best_of(here, "offset_mass", "offset", MASS_SHARE, "position")
-    if "special_mass" in here:
+    for metric, threshold in (("offset_argmax", ARGMAX_SHARE), ("offset_mass", MASS_SHARE)):
+        if metric in here:
+            yield _best_of(here, metric, "offset", threshold, "position")
+    if "special_argmax" in here:
         yield _on_target(here, "special_argmax", "self", ARGMAX_SHARE, "position")
+    if "special_mass" in here:
         yield _on_target(here, "special_mass", "self", MASS_SHARE, "position")
         has_cls = float(here["special_mass_count"].sel(split="report", target="cls")) > 0
         for target in SINK_TARGETS:

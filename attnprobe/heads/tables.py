@@ -65,6 +65,8 @@ class ShardSums:
     """Kind, index and number of heads of each attention module."""
     counts: dict[str, float] = field(default_factory=dict)
     """Anything else that is counted: sentences, tokens, unknown tokens, cases left out."""
+    extras: dict[str, dict[str, RatioSums | np.ndarray]] = field(default_factory=dict)
+    """What the extras of the run measured, by their names: sums that are added up."""
 
     def merge(self, other: ShardSums) -> ShardSums:
         if self.modules != other.modules:
@@ -74,6 +76,7 @@ class ShardSums:
             _merge_relations(self.relations, other.relations),
             self.modules,
             {key: self.counts.get(key, 0) + other.counts.get(key, 0) for key in {**self.counts, **other.counts}},
+            {name: _merge_extra(sums, other.extras[name]) for name, sums in self.extras.items()},
         )
 
 
@@ -81,6 +84,19 @@ def _merge_relations(a: dict[str, RelationSums], b: dict[str, RelationSums]) -> 
     merged = dict(a)
     for name, sums in b.items():
         merged[name] = merged[name].merge(sums) if name in merged else sums
+    return merged
+
+
+def _merge_extra(
+    a: dict[str, RatioSums | np.ndarray], b: dict[str, RatioSums | np.ndarray]
+) -> dict[str, RatioSums | np.ndarray]:
+    merged: dict[str, RatioSums | np.ndarray] = {}
+    for key, sums in a.items():
+        other = b[key]
+        if isinstance(sums, RatioSums) and isinstance(other, RatioSums):
+            merged[key] = sums.merge(other)
+        else:
+            merged[key] = np.asarray(sums) + np.asarray(other)
     return merged
 
 

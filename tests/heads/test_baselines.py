@@ -194,3 +194,8 @@ def test_a_mention_without_token_is_no_case_and_no_candidate(corpus):
     no_key = Cases([encode_by_hand(sentence, [0, 1, 1, 1])], choose(["coref"]))
     assert (len(no_key), no_key.left_out, no_key.of_relation) == (0, 1, {})
     assert no_key.rival_hits("coref:antecedent") is None
+
+
+def test_by_chance_one_of_the_other_words_with_a_token_is_right():
+    sentence = Sentence("s", tuple("abcd"), heads=(2, 0, 2, 3), deprels=("det", "root", "obj", "det"))
+    assert Cases([encode_by_hand(sentence, [1, 2, 0, 1])], choose(["dep:det"])).chance.tolist() == [1 / 2]

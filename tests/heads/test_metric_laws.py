@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-import attnprobe.heads.metrics  # noqa: F401  registers them
 from attnprobe.attention.call import Role, Rows
+from attnprobe.heads.metrics import OPT_IN
 from attnprobe.registry import METRICS
 from tests.oracles import head_metrics as oracle
 
@@ -27,7 +27,18 @@ def rows():
     visible[2, :, 3] = False
     scores = 4 * torch.randn(BATCH, HEADS, KEYS, KEYS, generator=generator, dtype=torch.float64)
     pattern = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1).nan_to_num(0.0)
-    return Rows(pattern, visible, torch.arange(KEYS), roles, (roles <= Role.PUNCT) & visible.any(-1)[:, 0])
+    segments, entities = torch.full((2, BATCH, KEYS), -1)
+    segments[0, 1:5], segments[0, 6:12], segments[1, 1:6], segments[2, 1:4], segments[2, 4:10] = 0, 1, 0, 0, 1
+    entities[0, 2:4], entities[0, 5], entities[2, 1], entities[2, 3:6] = 0, 1, 0, 2
+    return Rows(
+        pattern,
+        visible,
+        torch.arange(KEYS),
+        roles,
+        (roles <= Role.PUNCT) & visible.any(-1)[:, 0],
+        segments,
+        entities,
+    )
 
 
 def kept(metric, rows):
@@ -51,6 +62,8 @@ def test_equals_the_oracle(metric, rows):
                         i,
                         rows.roles[b].tolist(),
                         extra,
+                        segments=rows.segments[b].tolist(),
+                        entities=rows.entities[b].tolist(),
                     )
                     got = float(values[b, h, i] if metric.extra is None else values[b, h, i, e])
                     assert got == pytest.approx(want, abs=1e-9, nan_ok=True), (b, h, i, extra)
@@ -82,6 +95,8 @@ def test_more_padding_changes_nothing(metric, rows):
         pattern=torch.nn.functional.pad(rows.pattern, (0, 3)),
         visible=torch.nn.functional.pad(rows.visible, (0, 3)),
         roles=torch.nn.functional.pad(rows.roles, (0, 3), value=int(Role.PAD)),
+        segments=torch.nn.functional.pad(rows.segments, (0, 3), value=-1),
+        entities=torch.nn.functional.pad(rows.entities, (0, 3), value=-1),
     )
     torch.testing.assert_close(kept(metric, padded), kept(metric, rows), equal_nan=True)
 
@@ -159,3 +174,41 @@ def test_causal_uniform_rows_have_the_entropy_of_their_own_length():
     normalised = METRICS["entropy_normalised"](rows)[0, 0]
     assert bool(normalised[0].isnan())  # 0 / 0
     np.testing.assert_allclose(normalised[1:].numpy(), 1.0)
+
+
+@pytest.mark.parametrize("name", OPT_IN)
+def test_without_marks_there_is_nothing_to_measure(rows, name):
+    values = METRICS[name](replace(rows, segments=None, entities=None))
+    assert values.shape == METRICS[name](rows).shape
+    assert bool(values.isnan().all())
+
+
+def test_even_attention_is_at_the_base_rate_and_a_perfect_head_at_its_limits():
+    n = 8
+    roles = torch.full((1, n), int(Role.WORD))
+    entities = torch.tensor([[-1, 0, 0, -1, 1, -1, -1, -1]])
+    even = torch.full((1, 1, n, n), 1 / n, dtype=torch.float64)
+    visible = torch.ones(1, 1, n, n, dtype=torch.bool)
+    rows = Rows(even, visible, torch.arange(n), roles, torch.ones(1, n, dtype=torch.bool), entities=entities)
+    values = METRICS["entity_mass"](rows)[0, 0]
+    assert bool(((values == 0) | values.isnan()).all())
+    assert values.isnan().tolist() == [[False, i not in (1, 2), i not in (1, 2, 4)] for i in range(n)]
+    on_partner = torch.zeros_like(even)
+    on_partner[0, 0, 1, 2] = on_partner[0, 0, 2, 1] = 1
+    values = METRICS["entity_mass"](replace(rows, pattern=on_partner))[0, 0, 1]
+    assert values.tolist() == pytest.approx([1 - 3 / 8, 1 - 1 / 8, -5 / 8])
+
+
+def test_segments_of_a_pair_leave_to_special_tokens_what_those_take():
+    n = 6
+    roles = torch.tensor([[int(r) for r in (Role.CLS, Role.WORD, Role.SEP, Role.WORD, Role.WORD, Role.SEP)]])
+    segments = torch.tensor([[-1, 0, -1, 1, 1, -1]])
+    even = torch.full((1, 1, n, n), 1 / n, dtype=torch.float64)
+    visible = torch.ones(1, 1, n, n, dtype=torch.bool)
+    rows = Rows(even, visible, torch.arange(n), roles, roles <= Role.PUNCT, segments=segments)
+    values = METRICS["segment_mass"](rows)[0, 0]
+    assert values[1].tolist() == pytest.approx([1 / 6, 2 / 6])
+    assert values[3].tolist() == pytest.approx([2 / 6, 1 / 6])
+    assert bool(values[[0, 2, 5]].isnan().all())
+    alone = METRICS["segment_mass"](replace(rows, segments=segments.clamp(max=0)))
+    assert bool(alone.isnan().all())

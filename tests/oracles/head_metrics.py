@@ -8,7 +8,7 @@ WORD, PUNCT, CLS, SEP, SPECIAL, PAD = range(6)
 NAN = float("nan")
 
 
-def one_row(name, row, visible, query, roles, extra=None):
+def one_row(name, row, visible, query, roles, extra=None, segments=(), entities=()):
     """One metric of one query row: `row` weights, `visible` keys it may see, `query` its own place, `roles` of the keys."""
     n = int(visible.sum())
     first = next(i for i, role in enumerate(roles) if role != PAD)
@@ -26,6 +26,20 @@ def one_row(name, row, visible, query, roles, extra=None):
         if not 0 <= j < len(row) or roles[j] not in (WORD, PUNCT) or not visible[j]:
             return NAN
         return row[j] if name == "offset_mass" else float(top == j)
+    if name == "segment_mass":
+        if {0, 1} - set(segments) or segments[query] < 0 or not n:
+            return NAN
+        other = extra == "across"
+        return sum(p for j, p in enumerate(row) if segments[j] >= 0 and (segments[j] != segments[query]) == other)
+    if name == "entity_mass":
+        inside = entities[query] >= 0
+        wanted = {
+            "to": [j for j in range(len(row)) if entities[j] >= 0],
+            "within": [j for j in range(len(row)) if inside and entities[j] == entities[query] and j != query],
+            "from": [j for j in range(len(row)) if inside and entities[j] < 0 and roles[j] in (WORD, PUNCT)],
+        }[extra]
+        seen = [j for j in wanted if visible[j]]
+        return sum(row[j] for j in seen) - len(seen) / n if seen else NAN
     wanted = {
         "self": [query],
         "first": [first],

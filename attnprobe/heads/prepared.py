@@ -1,0 +1,109 @@
+"""One batch with everything that measuring its layers needs: model inputs, roles, marks and words of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnprobe.attention.call import Role
+from attnprobe.heads.cases import Cases
+from attnprobe.records import Sentence
+from attnprobe.text.align import Encoded
+from attnprobe.text.batching import Batch
+from attnprobe.text.entities import mentions_of
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One batch with what every layer needs of it, on the model's device."""
+
+    inputs: dict[str, Tensor]
+    roles: Tensor
+    """`Role` of each token, [batch key]."""
+    keep: Tensor
+    """Rows that count in metrics, bool [batch query]."""
+    real: Tensor
+    """False at padding, bool [batch key]."""
+    members: Tensor
+    """Places of the batch's sentences in the shard, [batch]."""
+    to_words: Tensor | None
+    """1 where a key token belongs to a word, [batch key word]; None where no relation is asked for."""
+    from_words: Tensor | None
+    """1 / pieces where a query token belongs to a word, [batch word query]."""
+    n_cases: Tensor | None
+    """Cumulated number of cases up to each sentence of the batch, [batch + 1]."""
+    case_rows: tuple[Tensor, ...] = ()
+    """(place in the shard's table, sentence of the batch, query word, key words [case word], candidates [case word])."""
+    segments: Tensor | None = None
+    """Segment of each word's token, -1 elsewhere, [batch key]; None where no sentence is a pair."""
+    entities: Tensor | None = None
+    """Mention that each token belongs to, -1 elsewhere, [batch key]; None where not asked for."""
+    sentences: tuple[Encoded, ...] = ()
+    """The batch's sentences."""
+
+
+def prepare(
+    batch: Batch, members: Sequence[int], cases: Cases | None, device: torch.device, *, entities: bool = False
+) -> Prepared:
+    """Tensors for one batch; `members` are the places of its sentences in the shard. `cases=None`: words are not needed."""
+    roles = torch.from_numpy(batch.roles).to(device)
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "token_type_ids": batch.token_types}
+    words: dict[str, Any] = {"to_words": None, "from_words": None, "n_cases": None}
+    if cases is not None:
+        words = _prepare_words(batch, members, cases, device)
+    pairs = any(item.sentence.segments for item in batch.sentences)
+    return Prepared(
+        {key: torch.from_numpy(value).to(device) for key, value in inputs.items()},
+        roles,
+        roles <= Role.PUNCT,
+        roles != Role.PAD,
+        torch.tensor(list(members), device=device),
+        **words,
+        segments=_of_tokens(batch, _segments_of, device) if pairs else None,
+        entities=_of_tokens(batch, entities_of, device) if entities else None,
+        sentences=batch.sentences,
+    )
+
+
+def _of_tokens(batch: Batch, of_words: Callable[[Sentence], np.ndarray], device: torch.device) -> Tensor:
+    """A number per word, spread over its tokens; -1 for special tokens and padding, [batch key]."""
+    table = np.full(batch.word_index.shape, -1, dtype=np.int64)
+    for row, item in enumerate(batch.sentences):
+        index = batch.word_index[row]
+        inside = index >= 0
+        table[row, inside] = of_words(item.sentence)[index[inside]]
+    return torch.from_numpy(table).to(device)
+
+
+def _segments_of(sentence: Sentence) -> np.ndarray:
+    return np.array(sentence.segments or (-1,) * len(sentence), dtype=np.int64)
+
+
+def entities_of(sentence: Sentence) -> np.ndarray:
+    """Number of the shortest mention that each word belongs to, -1 where it is in none, int [word]."""
+    numbers = np.full(len(sentence), -1, dtype=np.int64)
+    mentions = mentions_of(sentence)
+    for number in sorted(range(len(mentions)), key=lambda i: -len(mentions[i].words)):
+        numbers[list(mentions[number].words)] = number
+    return numbers
+
+
+def _prepare_words(batch: Batch, members: Sequence[int], cases: Cases, device: torch.device) -> dict[str, Any]:
+    n_words = max(item.alignment.n_words for item in batch.sentences)
+    word_index = torch.from_numpy(batch.word_index).to(device)
+    to_words = torch.zeros(*word_index.shape, n_words, device=device)
+    to_words.scatter_(2, word_index.clamp(min=0)[..., None], (word_index >= 0).to(to_words.dtype)[..., None])
+    pieces = to_words.sum(1, keepdim=True).clamp(min=1)
+    table = cases.of(members, n_words)
+    rows = (table.place, table.sentence, table.query, table.keys, table.candidates)
+    return {
+        "to_words": to_words,
+        "from_words": (to_words / pieces).transpose(1, 2).contiguous(),
+        "n_cases": torch.from_numpy(table.cumulated),
+        "case_rows": tuple(torch.from_numpy(part).to(device) for part in rows),
+    }

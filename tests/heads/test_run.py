@@ -1,0 +1,94 @@
+"""`run` over passages, with relations that need a frequency table, on pairs and on marked tokens."""
+
+import json
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from attnprobe import read_conllu, run
+from attnprobe.errors import InputError
+from attnprobe.heads.corpora import passages_of, with_ranks
+from attnprobe.heads.metrics import OPT_IN, default_metrics
+from attnprobe.records import Sentence
+from attnprobe.text.align import encode, punctuation_of
+
+
+@pytest.fixture(scope="module")
+def treebank():
+    return list(read_conllu(str(files("attnprobe") / "data/treebank/en_attnprobe.conllu")))
+
+
+@pytest.fixture(scope="module")
+def by_passage(minilm, treebank):
+    return run(
+        minilm, treebank[:120], metrics=["entropy"], relations=["dep:nsubj", "coref"], unit="passage", examples=0
+    )
+
+
+def test_coreference_crosses_sentences_only_in_passages(minilm, treebank, by_passage):
+    alone = run(minilm, treebank[:120], metrics=["entropy"], relations=["dep:nsubj", "coref"], examples=0)
+    n = [study["relations"]["n"].sel(split="all") for study in (alone, by_passage)]
+    assert int(n[1].sel(relation="coref:antecedent")) > 2 * int(n[0].sel(relation="coref:antecedent"))
+    assert int(n[1].sel(relation="dep:nsubj")) == int(n[0].sel(relation="dep:nsubj"))
+    assert by_passage.attributes["sentences_kept"] < 40
+    plan = json.loads(by_passage.attributes["plan"])
+    assert plan["unit"] == "passage"
+    assert plan["corpus_as_read"] == ["sentences of a document joined up to 510 tokens"]
+    assert json.loads(alone.attributes["plan"])["corpus_as_read"] == []
+
+
+def test_passages_fill_the_model_and_never_more(minilm, treebank):
+    found = list(encode(minilm.tokenizer, passages_of(treebank[:120], minilm.tokenizer, 64)))
+    lengths = [len(item) for item in found]
+    assert max(lengths) <= 64
+    assert np.mean([length > 40 for length in lengths]) > 0.6
+    assert sum(len(item.sentence) for item in found) == sum(map(len, treebank[:120]))
+    odd = [Sentence("a", ("\u200b",), document="d"), Sentence("b", ("word",), document="d")]
+    assert [item.words for item in passages_of(odd, minilm.tokenizer, None)] == [("\u200b", "word")]
+
+
+def test_rare_words_are_counted_in_the_corpus_or_taken_from_a_table(minilm, treebank):
+    options = {"metrics": ["entropy"], "relations": ["rare"], "examples": 0}
+    counted = run(minilm, treebank[:20], **options)
+    assert json.loads(counted.attributes["plan"])["corpus_as_read"][0].startswith(
+        "word frequencies counted in the corpus"
+    )
+    assert "relations" not in counted  # so few words are all among the 500 commonest
+    common = {f"word{i}": 1000 for i in range(500)}
+    table = {**common, **{word.casefold(): 1 + len(word) for item in treebank[:20] for word in item.words}}
+    given = run(minilm, with_ranks(treebank[:20], table), **options)
+    assert json.loads(given.attributes["plan"])["corpus_as_read"] == [f"word frequencies as given, {len(table)} words"]
+    words = sum(not mark for item in treebank[:20] for mark in punctuation_of(item))
+    n = int(given["relations"]["n"].sel(split="all", relation="rare:rarest"))
+    assert words - 20 <= n <= words  # every word asks, the rarest itself only where another one ties with it
+
+
+def test_pairs_get_their_segments_measured_and_others_do_not(minilm):
+    pairs = [
+        Sentence(f"p{i}", ("a", "dog", str(i), "no", "cat", "slept"), document=f"d{i}", segments=(0, 0, 0, 1, 1, 1))
+        for i in range(6)
+    ]
+    study = run(minilm, pairs, examples=0)
+    mass = study["metrics"]["segment_mass"]
+    assert mass.dims == ("layer", "head", "segment")
+    special = study["metrics"]["special_mass"].sel(target=["cls", "sep"]).sum("target")
+    np.testing.assert_allclose(mass.sum("segment") + special, 1, atol=1e-5)
+    plain = [Sentence(item.id, item.words, document=item.document) for item in pairs]
+    assert "segment_mass" not in run(minilm, plain, examples=0)["metrics"]
+    assert set(default_metrics()) == set(default_metrics(pairs=True)) - {"segment_mass"}
+    assert not set(default_metrics()) & set(OPT_IN)
+
+
+def test_mass_on_entities_is_measured_where_asked_for(minilm, treebank):
+    study = run(minilm, treebank[:60], metrics=["entity_mass"], relations=[], examples=0)
+    mass = study["metrics"]["entity_mass"]
+    assert mass.dims == ("layer", "head", "entity")
+    assert bool(mass.notnull().all())
+    assert float(mass.max()) > 0.05
+    assert study["metrics"]["entity_mass"].attrs["unit"] == "share over base rate"
+
+
+def test_unknown_units_are_refused(minilm, treebank):
+    with pytest.raises(InputError, match="unknown unit: expected sentence or passage, got 'word'"):
+        run(minilm, treebank[:3], unit="word")
