@@ -57,13 +57,13 @@ def fonts_for(words: Iterable[str]) -> Fonts:
     characters = frozenset().union(*map(frozenset, words)) | frozenset("↵⇥∅→−…")
     fonts = _chain("".join(sorted(characters)))
     if fonts.missing:
-        warnings.warn(_missing_message(fonts.missing), UserWarning, stacklevel=4)
+        warnings.warn(_missing_message(fonts.missing), UserWarning, stacklevel=5)
     if not hasattr(ft2font, "__libraqm_version__") and any(map(_needs_shaping, characters)):
         warnings.warn(
             f"matplotlib {matplotlib_version} draws Arabic, Hebrew and Indic words letter by letter, unjoined and left to right. "
             "Install matplotlib 3.11 or newer.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return fonts
 

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.textpath import TextToPath
+from matplotlib.transforms import Affine2D, Bbox
 
 from attnprobe.errors import EnvironmentFailure, InputError, explain
 from attnprobe.report._figure_colours import INK, RULE, SOFT
@@ -80,10 +81,13 @@ class PaperFigure(Figure):
     table: pd.DataFrame
     """Every number drawn, one row for each mark."""
 
+    page: Bbox | None
+    """What is saved of the sheet, in inches; None: the sheet as it is."""
+
     def __init__(self, name: str, width: str, height: float, fonts: Fonts, **options: Any) -> None:
         super().__init__(figsize=(column(width), height), **options)
         self.name, self.fonts = name, fonts
-        self.caption, self.alt, self.table = "", "", pd.DataFrame()
+        self.caption, self.alt, self.table, self.page = "", "", pd.DataFrame(), None
 
     def tell(self, *, caption: str, alt: str, table: pd.DataFrame) -> None:
         """Put caption, alternative text and data on the figure."""
@@ -97,6 +101,7 @@ class PaperFigure(Figure):
         """Save as matplotlib does, fonts embedded, with title and alternative text in the file."""
         kind = options.get("format") or (Path(fname).suffix[1:] if isinstance(fname, (str, os.PathLike)) else "png")
         options.setdefault("metadata", self._metadata(str(kind).lower()))
+        options.setdefault("bbox_inches", self.page)
         with style(self.fonts):
             try:
                 super().savefig(fname, **options)
@@ -113,31 +118,15 @@ class PaperFigure(Figure):
 
     def as_card(self, margin: float = 0.14) -> PaperFigure:
         """Set the figure on a white card with round corners, for pages with a light or a dark background; returns the figure."""
-        w, h = self.get_size_inches()
-        wide, high = w + 2 * margin, h + 2 * margin
-        for axes in self.axes:
-            box = axes.get_position()
-            place = (
-                (box.x0 * w + margin) / wide,
-                (box.y0 * h + margin) / high,
-                box.width * w / wide,
-                box.height * h / high,
-            )
-            axes.set_position(place)
-        self.set_size_inches(wide, high)
-        self.patch.set_visible(False)
-        card = FancyBboxPatch(
-            (0.08, 0.08),
-            wide - 0.16,
-            high - 0.16,
-            boxstyle="round,pad=0.07,rounding_size=0.1",
-            fc="white",
-            ec=RULE,
-            lw=0.6,
-        )
-        card.set_transform(self.dpi_scale_trans)
-        card.set_zorder(-10)
+        wide, high = self.get_size_inches()
+        edge = margin - 0.01
+        round_ = f"round,pad={edge},rounding_size={edge}"
+        card = FancyBboxPatch((0, 0), wide, high, boxstyle=round_, fc="white", ec=RULE, lw=0.6)
+        in_inches = Affine2D().scale(1 / wide, 1 / high) + self.transFigure
+        card.set(transform=in_inches, zorder=-10, clip_on=False)
         self.add_artist(card)
+        self.patch.set_visible(False)
+        self.page = Bbox.from_extents(-margin, -margin, wide + margin, high + margin)
         return self
 
     def _metadata(self, kind: str) -> dict[str, Any]:

@@ -43,6 +43,7 @@ __all__ = [
     "heat_map",
     "probe_grid",
     "relation_bars",
+    "save",
     "save_all",
 ]
 Planned = tuple[str, Callable[..., PaperFigure]]
