@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from attnprobe.attention.call import AttentionCall
-from attnprobe.attention.forward import pattern_of
 from attnprobe.errors import CaptureError, InputError, explain, near_names
 from attnprobe.models import scope
-from attnprobe.models.captured import Capture
+from attnprobe.models.captured import Capture, with_pattern
 from attnprobe.models.hooks import hooking
 from attnprobe.models.inputs import Encoded, accepted_inputs, from_model_inputs
 from attnprobe.models.interface import recording
@@ -70,7 +68,7 @@ def capture(
     def keep(call: AttentionCall) -> None:
         nonlocal kept
         if pattern and call.pattern is None:
-            call = replace(call, pattern=pattern_of(call), pattern_source="recomputed")
+            call = with_pattern(call)
         kept += sum(t.nbytes for t in (call.q, call.k, call.v, call.context, call.pattern) if t is not None)
         _refuse_over_budget(kept, max_bytes)
         calls.append(call)

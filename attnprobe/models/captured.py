@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall
-from attnprobe.attention.forward import pattern_of, scores_of
+from attnprobe.attention.forward import inputs_as, pattern_of, scores_of
 from attnprobe.errors import InputError, explain
 from attnprobe.models.inputs import Encoded
 from attnprobe.records import PatternBlock, PatternView
@@ -74,6 +74,12 @@ class Capture:
         )
 
 
+def with_pattern(call: AttentionCall) -> AttentionCall:
+    """The call with the pattern that its q and k give: in float32 at least, as sdpa keeps its scores in half precision."""
+    exact = inputs_as(call, torch.promote_types(call.q.dtype, torch.float32))
+    return replace(call, pattern=pattern_of(exact), pattern_source="recomputed")
+
+
 def real_rows(encoded: Encoded, call: AttentionCall) -> Tensor | None:
     """Which of a call's queries are no padding, [batch query], where they are tokens of the text; None where all count."""
     target = call.kind in ("decoder", "cross") and encoded.target_real is not None
@@ -88,7 +94,7 @@ def _kept(tokens: tuple[str, ...], keep: Tensor) -> tuple[str, ...]:
 def _block(call: AttentionCall, index: int, keep: Tensor, target: Tensor, neurons: bool) -> PatternBlock:
     """One sequence of a call. The real positions are known for prompt and source; generated ones are all real."""
     if call.pattern is None:
-        call = replace(call, pattern=pattern_of(call), pattern_source="recomputed")
+        call = with_pattern(call)
     assert call.pattern is not None
     rows = _positions(target if call.kind in ("decoder", "cross") else keep, call.q.shape[2], last=call.step > 0)
     columns = _positions(target if call.kind == "decoder" else keep, call.k.shape[2], last=False)

@@ -126,7 +126,8 @@ def _probe(model: Model) -> Encoded:
     if model.tokenizer is not None:
         texts = [text for text in PROBE_TEXTS if _fits(model, text)]
         if len(texts) > 1:
-            return encode(model, texts)
+            two_stacks = getattr(model.config, "is_encoder_decoder", False)
+            return encode(model, texts, text_pair=min(texts, key=len) if two_stacks else None)
     size = getattr(model.text_config, "vocab_size", None)
     if not isinstance(size, int):
         raise InputError(f"{model.name} has no tokenizer and takes no token ids: pass its inputs by name.")
@@ -170,7 +171,7 @@ def check_layer(
         pattern_error = _worst((replayed if call.q.dtype in HALF else pattern) - twin.pattern, rows)
         row_sum = _worst(twin.pattern.sum(-1, dtype=pattern.dtype) - pattern.sum(-1), rows)
         problems += _pattern_problems(twin, rows, row_sum)
-    if call.pattern_source == "recomputed" and call.pattern is not None and call.q.dtype not in HALF:
+    if call.pattern_source == "recomputed" and call.pattern is not None:
         kept = _worst(pattern - call.pattern, rows)
         if not kept <= tolerances[0]:
             problems.append(f"the pattern kept is not what q and k give (off by {kept:.1e})")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attnprobe.attention.call import AttentionCall
+from attnprobe.attention.forward import recompute
 from attnprobe.errors import CaptureError, InputError
 from attnprobe.models.capture import as_model, capture, estimate_bytes, record
 from attnprobe.models.interface import Pending, raw_call
@@ -151,6 +152,16 @@ def test_patterns_of_sdpa_are_marked_as_recomputed(minilm, minilm_sdpa):
     left_out = capture(minilm_sdpa, TEXTS, pattern=False)
     assert all(call.pattern is None and call.pattern_source is None for call in left_out.layers)
     assert capture(minilm, TEXTS, pattern=False).layer(0).pattern_source == "model"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_patterns_of_half_precision_under_sdpa_are_recomputed_in_float32(dtype):
+    """As sdpa computes its scores: eager in bfloat16 is off by several hundredths."""
+    taken = capture(load("minilm", attn="sdpa", dtype=dtype), TEXTS)
+    for call in taken.layers:
+        assert call.pattern.dtype == torch.float32
+        torch.testing.assert_close(call.pattern.double(), recompute(call)[0], rtol=0, atol=1e-5)
+    assert verify(taken).ok
 
 
 def test_patterns_equal_output_attentions(minilm):

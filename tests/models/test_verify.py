@@ -90,6 +90,13 @@ def test_the_probe_of_a_model_that_reads_little(limit, rows):
     assert checks._probe(model).batch_size == rows
 
 
+def test_the_probe_of_two_sequences_has_a_target():
+    """A decoder that reads its start token alone attends to nothing else."""
+    model = tiny_model("bart", tokenizer=byte_tokenizer())
+    assert checks._probe(model).inputs["decoder_input_ids"].shape[1] > 3
+    assert verify(model).rows_checked[3] > 3 * 3
+
+
 @pytest.mark.parametrize("family", ["bert", "t5", "gpt2"])
 def test_the_probe_of_a_model_without_tokenizer(family):
     checked = verify(tiny_model(family))
