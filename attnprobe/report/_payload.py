@@ -20,7 +20,7 @@ FIRST = ("metrics", "importance", "trees", "controls", "probes", "patterns", "hi
 SPECIAL = ("verification", "metrics_by_split", "relations", "best", "labels", "examples")
 """Groups that have a reader of their own."""
 SUFFIXES = ("_low", "_high", "_count", "_sd")
-TOO_MANY = 400_000
+TOO_MANY = 100_000
 """Numbers of one variable from which it is left out of the page (and the page says so)."""
 PER_SPLIT = ("low", "high", "difference", "difference_low", "difference_high", "ties", "no_mass")
 RELATION_DIMS = ("scorer", "relation", "direction", "layer", "head")
@@ -37,6 +37,7 @@ def collect(study: Study) -> tuple[dict[str, Any], Arena, Arena]:
         "heads": n_heads,
         "measures": measures,
         "left_out": left_out,
+        "context": context_of(study, tables),
         "relations": relations_of(study, (len(layers), n_heads), tables),
         "labels": labels_of(study, len(layers), n_heads),
         "examples": examples_of(study, patterns),
@@ -82,7 +83,8 @@ def measures_of(
     left_out: list[dict[str, str]] = []
     groups = [*(g for g in FIRST if g in study), *(g for g in study.groups if g not in (*FIRST, *SPECIAL))]
     for group in groups:
-        for path, dataset in datasets_of(study, group):
+        for path, whole in datasets_of(study, group):
+            dataset = _reported(whole)
             for name in map(str, dataset.data_vars):
                 variable = dataset[name]
                 if not _is_measure(name, variable, dataset):
@@ -93,6 +95,32 @@ def measures_of(
                 else:
                     measures.append(_measure(path, name, dataset, arena))
     return measures, left_out
+
+
+def _reported(dataset: xr.Dataset) -> xr.Dataset:
+    """The `report` split of a group that tells splits apart: choices were made on the other."""
+    if "split" in dataset.dims and "report" in dataset["split"].values:
+        return dataset.sel(split="report")
+    return dataset
+
+
+def context_of(study: Study, arena: Arena) -> list[dict[str, Any]]:
+    """Numbers that do not depend on the head but belong beside those that do, such as a probe task's majority class."""
+    found: list[dict[str, Any]] = []
+    for group in (group for group in study.groups if group not in (*SPECIAL, "metrics")):
+        for path, whole in datasets_of(study, group):
+            dataset = _reported(whole)
+            dims = {frozenset(dataset[name].dims) - {"layer", "head"} for name in dataset.data_vars}
+            for name in map(str, dataset.data_vars):
+                variable = dataset[name]
+                alone = not {"layer", "head"} & set(variable.dims) and variable.dtype.kind in "biuf"
+                if alone and variable.ndim == 1 and any(set(variable.dims) <= other for other in dims):
+                    unit = str(variable.attrs.get("unit", ""))
+                    value = arena.add(variable.values)
+                    found.append(
+                        {"group": path, "name": name, "unit": unit, "dim": str(variable.dims[0]), "value": value}
+                    )
+    return found
 
 
 def _is_measure(name: str, variable: xr.DataArray, dataset: xr.Dataset) -> bool:

@@ -23,7 +23,21 @@ from attnprobe.report._words import Words
 STYLES = ("base", "tables", "atlas", "figures", "patterns")
 SCRIPTS = (
     *("dom", "words", "data", "colour", "download", "tables", "figure", "charts"),
-    *("measures", "atlas", "card", "evidence", "relations", "matrix", "arcs", "patterns", "layers", "theme", "main"),
+    *(
+        "measures",
+        "atlas",
+        "card",
+        "checks",
+        "evidence",
+        "groups",
+        "relations",
+        "matrix",
+        "arcs",
+        "patterns",
+        "layers",
+        "theme",
+        "main",
+    ),
 )
 """Scripts in the order they are joined: each may use what stands before it."""
 

@@ -49,6 +49,12 @@ def point_at(page, locator):
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
 
+def open_twin(page, figure):
+    """The table beside a figure; it is filled a moment after it is opened."""
+    page.locator(f"{figure} summary").click()
+    page.wait_for_selector(f"{figure} tbody tr")
+
+
 def tip(page) -> str:
     page.wait_for_selector("#tip:not([hidden])")
     return page.locator("#tip").inner_text()
@@ -227,6 +233,37 @@ def test_the_card_gives_label_evidence_and_nearest_miss(opened):
     assert "No probing classifier was trained" in text
 
 
+def test_other_analyses_show_on_the_card_where_they_were_run(pages, open_page):
+    page = open_page(pages("later_groups")).page
+    cell(page, 0, 1).click()
+    text = page.locator("#card").inner_text()
+    for part in ("0.0123", "0.011 – 0.0136", "0.0041", "more than random heads", "16.1%", "best 22.2%", "best 13.7%"):
+        assert part in text
+    for part in ("Gradient importance", "Random-weights controls: all weights random", "furlongs", "agreement"):
+        assert part in text
+    study = STUDIES["later_groups"]()["probes"]
+    columns = page.locator("#card table[data-name='probes-L0H1']").first.locator("thead th").all_inner_texts()
+    assert [name.strip() for name in columns] == [
+        "Task",
+        "Site",
+        "Accuracy",
+        "Control task",
+        "Commonest class",
+        "seed_sd",
+        "n",
+    ]
+    row = (
+        page.locator("#card table[data-name='probes-L0H1']")
+        .first.locator("tbody tr")
+        .nth(4)
+        .locator("th, td")
+        .all_inner_texts()
+    )
+    expected = [float(study[name][1, 1, 0, 1]) for name in ("accuracy", "control")]
+    assert row[:5] == ["deprel", "k", *(f"{value * 100:.1f}%" for value in expected), "34.0%"]
+    assert "66 numbers each" in text
+
+
 def test_the_relation_view_draws_every_head_twice(opened):
     page = opened.page
     page.select_option("#relation-show", label="coref:antecedent · mention and what it refers back to")
@@ -234,7 +271,7 @@ def test_the_relation_view_draws_every_head_twice(opened):
     assert page.locator("#relations-app line.baseline").count() == 2
     study = whole()
     accuracy = study["relations"]["accuracy"].sel(split="report", relation="coref:antecedent", scorer="weights")
-    page.locator("#relations-app summary").click()
+    open_twin(page, "#relations-app")
     rows = page.locator("#relations-app tbody tr")
     assert rows.count() == 30
     assert rows.nth(7).locator("td").nth(1).inner_text() == f"{float(accuracy[0, 1, 2]) * 100:.1f}%"
@@ -316,7 +353,7 @@ def test_words_join_their_pieces(opened):
     cell(page, 1, 2).click()
     show_patterns(page)
     page.select_option("#pattern-level", "words")
-    page.locator(".figure-pattern summary").click()
+    open_twin(page, ".figure-pattern")
     pattern = whole()["examples"]["e0"]["pattern"].values[1, 2] / 255  # [CLS] The cat sat ##s [SEP]
     joined = np.stack([pattern[:, 0], pattern[:, 1], pattern[:, 2], pattern[:, 3] + pattern[:, 4], pattern[:, 5]], 1)
     joined = np.stack([joined[0], joined[1], joined[2], (joined[3] + joined[4]) / 2, joined[5]])
@@ -452,8 +489,7 @@ def test_hostile_words_show_as_themselves_and_run_nothing(pages, open_page):
     show_patterns(page)
     assert page.locator("label.sentence bdi").first.inner_text().split() == " ".join(HOSTILE).split()
     page.select_option("#pattern-level", "words")
-    page.locator(".figure-pattern summary").click()
-    page.wait_for_selector(".figure-pattern tbody th")
+    open_twin(page, ".figure-pattern")
     first = page.locator(".figure-pattern tbody th").all_text_contents()
     assert first[1:-1] == HOSTILE
     page.locator("[data-mode=arcs]").click()

@@ -182,7 +182,7 @@ def test_analyses_that_were_not_run_say_why_and_go_when_they_were(read):
     for group in OPTIONAL:
         assert words(f"missing.{group}") in read("whole").text
     later = read("later_groups").text
-    for group in ("importance", "probes", "controls", "histograms", "clusters"):
+    for group in ("importance", "probes", "controls", "histograms", "clusters", "trees", "causal"):
         assert words(f"missing.{group}") not in later
     assert words("missing.because.size") in later
     assert words("missing.because.shape") in later
@@ -197,6 +197,11 @@ def test_later_groups_reach_the_page(read):
         ("mine", "oddity"),
     }
     assert wanted | {("histograms", "distance"), ("clusters", "cluster")} <= found
+    data = read("later_groups").data("page-data")
+    assert {(one["name"], one["dim"]) for one in data["context"]} == {("majority", "task"), ("n", "task")}
+    uuas = next(measure for measure in data["measures"] if measure["name"] == "uuas")
+    stored = STUDIES["later_groups"]()["trees"]["uuas"].sel(split="report").values.astype(np.float32)
+    np.testing.assert_array_equal(unpack(read("later_groups").data("page-tables"), uuas["value"]), stored)
     assert not {("huge", "all"), ("other", "wrong"), ("clusters", "distance")} & found
 
 

@@ -80,7 +80,7 @@ function fillCard() {
       " · ",
       button(t("card.back"), backToAtlas, { class: "link" }),
     ),
-    ...[labelBlock, profileBlock, positionBlock, relationBlock, sampleBlock, otherBlocks, missingBlock]
+    ...[labelBlock, checkBlocks, profileBlock, positionBlock, relationBlock, sampleBlock, otherBlocks, missingBlock]
       .flatMap((block) => block(layer, head))
       .filter(Boolean),
   );
@@ -190,34 +190,13 @@ function labelRow(found) {
   ];
 }
 
-const SHOWN_FIELDS = new Set([
-  ...[
-    "family",
-    "label",
-    "metric",
-    "relation",
-    "direction",
-    "scorer",
-    "score",
-    "low",
-    "high",
-    "n",
-    "threshold",
-    "select",
-  ],
-  ...[
-    "baseline",
-    "baseline_offset",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "p_adjusted",
-    "offset",
-    "target",
-  ],
-]);
+// Fields of a label that have a place of their own on the card.
+const SHOWN_FIELDS = new Set(
+  `family label metric relation direction scorer score low high n threshold select offset target causal controls
+   baseline baseline_offset difference difference_low difference_high p_adjusted`.split(/\s+/),
+);
 
-// Whatever else the study says of a label (controls, a causal check, examples), in its own words.
+// Whatever else the study says of a label, in its own words.
 function otherEvidence(found) {
   return Object.entries(found)
     .filter(([key, value]) => !SHOWN_FIELDS.has(key) && value !== null)

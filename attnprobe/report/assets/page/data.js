@@ -37,6 +37,7 @@ async function loadTables() {
   for (const measure of page.measures) {
     for (const part of ["value", "low", "high", "count", "sd"]) if (measure[part]) measure[part] = read(measure[part]);
   }
+  for (const one of page.context) one.value = read(one.value);
   for (const [name, value] of Object.entries(page.relations || {})) {
     if (value && value.stored) page.relations[name] = read(value);
   }
