@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from attnprobe import __version__
-from attnprobe.commands import finding, looking, measuring
+from attnprobe.commands import finding, looking, measuring, studies
 from attnprobe.errors import AttnprobeError
 
 app = typer.Typer(
@@ -25,15 +25,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (
-    measuring.report,
-    measuring.heads,
-    looking.verify,
-    looking.capture,
-    looking.view,
-    finding.fetch,
-    finding.doctor,
-):
+COMMANDS = (
+    *(measuring.report, measuring.heads, looking.verify, looking.capture, looking.view),
+    *(studies.importance, studies.probe, studies.compare, finding.fetch, finding.doctor),
+)
+for command in COMMANDS:
     app.command()(command)
 app.command(name="list")(finding.list_entries)
 

@@ -14,7 +14,8 @@ import torch
 from attnprobe.errors import EnvironmentFailure, InputError, explain, near_names
 from attnprobe.heads.tables import ShardSums
 from attnprobe.models.load import Model
-from attnprobe.study import Advance, Engine, Job, Options, in_process, measure_shard
+from attnprobe.planning import Job, Options
+from attnprobe.sharding import Advance, Engine, in_process, measure_shard
 
 ENGINES = ("local", "ray")
 TRIES = 3

@@ -1,7 +1,7 @@
 """`run`: from a model and a corpus to a study: verified, planned, measured in one pass, tabulated.
 
-The corpus is read twice: once to lay down the batch plan (and to count what is left out), once to run it. Shards are measured one after
-another and folded in the order of the plan; nothing grows with the corpus but the digest of the plan.
+The corpus is read twice: once to lay down the batch plan (`planning`), once to measure it (`sharding`). Nothing grows with the corpus but the
+digest of the plan. `gather` makes a study of other tables that are computed over a corpus.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,78 +25,23 @@ import xarray as xr
 import attnprobe
 from attnprobe.checkpoint import Checkpoints, checkpoints
 from attnprobe.errors import InputError, explain
-from attnprobe.heads.cases import Cases
 from attnprobe.heads.corpora import notes_of, passages_of
 from attnprobe.heads.examples import example_tables
-from attnprobe.heads.measure import Prepared, ShardMeasurer, prepare
+from attnprobe.heads.measure import prepare
 from attnprobe.heads.metrics import default_metrics
 from attnprobe.heads.relations import annotated, choose
-from attnprobe.heads.scorers import refuse_unknown_scorers, scorers_of
+from attnprobe.heads.scorers import refuse_unknown_scorers
 from attnprobe.heads.specialise import label_table
-from attnprobe.heads.tables import SPLIT_NAMES, ShardSums
-from attnprobe.heads.tabulate import MARGIN, best_table, layer_coordinates, metric_tables, relation_table
-from attnprobe.models.capture import as_model, run_forward
-from attnprobe.models.inputs import from_model_inputs
+from attnprobe.heads.tables import ShardSums
+from attnprobe.heads.tabulate import MARGIN, best_table, metric_tables, relation_table
+from attnprobe.models.capture import as_model
 from attnprobe.models.load import Model
 from attnprobe.models.verify import merge, require, verify
+from attnprobe.planning import DEFAULT_RELATIONS, Options, Planned, Progress, lay_plan, limited
 from attnprobe.records import Provenance, Sentence, Study, Verification
 from attnprobe.registry import METRICS
-from attnprobe.text.align import Encoded, encode
-from attnprobe.text.batching import PlanDigest, PlanOptions, Shard, cluster_of, collate, plan_shards, split_of_sentence
-from attnprobe.text.drops import Drops
-
-DEFAULT_RELATIONS = ("dep", "udep")
-Progress = Callable[[int, int], None]
-"""Told (sentences done, sentences in all)."""
-Job = tuple[Shard, tuple[Encoded, ...]]
-"""One shard with its sentences."""
-Advance = Callable[[int], None]
-"""Told how many more sentences are done."""
-Engine = Callable[[Model, "Options", Iterator[Job], Advance], Iterator[tuple[int, ShardSums]]]
-"""`(model, options, jobs, advance) -> (shard index, its sums)`, in any order; see `engines` for others than `in_process`."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a run depends on; stored in the study."""
-
-    metrics: tuple[str, ...]
-    relations: tuple[str, ...]
-    scorers: tuple[str, ...] = ("weights",)
-    unit: str = "sentence"
-    sinks: str = "kept"
-    cluster: str = "document"
-    seed: int = 0
-    max_sentences: int | None = None
-    margin: float = MARGIN
-    examples: int = 6
-    plan: PlanOptions = field(default_factory=PlanOptions)
-
-
-@dataclass
-class Planned:
-    """What the first reading of the corpus gives."""
-
-    sha256: str
-    """Hash of the batch plan."""
-    sentences: int
-    tokens: int
-    unknown: int
-    drops: Drops
-    documents: int
-    repeated: int
-    """Sentences whose text was met before in the corpus (the first million are looked at)."""
-    pairs: int
-    """Sentences that are pairs of segments."""
-    batches: list[list[Encoded]]
-    """The first, the longest and one random batch, for verification."""
-    examples: list[Encoded]
-    kept: list[Job] | None
-    """The shards themselves where the corpus is small, so that it need not be tokenized again."""
-
-
-SMALL = 4096
-"""Sentences of a corpus that is kept between the two readings."""
+from attnprobe.sharding import Engine, in_process, measure_all, model_inputs, padded
+from attnprobe.text.batching import PlanOptions
 
 
 def run(
@@ -175,7 +120,7 @@ def run(
     provenance = _provenance(model, sentences, options, planned, corpus)
 
     def measured(store: Checkpoints | None) -> Study:
-        sums = _measure_all(model, sentences, options, planned, engine or in_process, store, progress)
+        sums = measure_all(model, sentences, options, planned, engine or in_process, store, progress)
         return Study(_tree(model, sums, checked, provenance, options, planned))
 
     if out is None:
@@ -198,193 +143,39 @@ def _key(provenance: Provenance) -> str:
     return json.dumps({name: getattr(provenance, name) for name in names}, indent=1)
 
 
-def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> Planned:
-    """First reading: what is kept and left out, the plan and its hash, and the batches to verify on."""
-    digest, drops = PlanDigest(options.plan), Drops()
-    generator = np.random.default_rng(options.seed)
-    planned = Planned("", 0, 0, 0, drops, 0, 0, 0, [], [], [])
-    first: list[Encoded] = []
-    longest: list[Encoded] = []
-    drawn: list[Encoded] = []
-    seen: set[int] = set()
-    batches = 0
-    for shard, members in _shards(model, sentences, options, drops):
-        digest.add(shard)
-        planned.documents += len(set(shard.clusters))
-        for item in members:
-            planned.tokens += len(item)
-            planned.unknown += item.n_unknown
-            planned.pairs += any(item.sentence.segments)
-            key = hash(item.sentence.words)
-            planned.repeated += key in seen
-            if len(seen) < 1_000_000:
-                seen.add(key)
-        for batch in shard.batches:
-            batches += 1
-            texts = [members[place] for place in batch]
-            first = first or texts
-            if not longest or len(texts[0]) > len(longest[0]):
-                longest = texts
-            if generator.random() < 1 / batches:
-                drawn = texts
-        planned.sentences += len(members)
-        if planned.kept is not None:
-            planned.kept.append((shard, members))
-            if planned.sentences > SMALL:
-                planned.kept = None
-        _collect_examples(planned.examples, members, options.examples)
-    if not planned.sentences:
-        got = ", ".join(f"{count} {reason}" for reason, count in drops.counts.items()) or "an empty corpus"
-        raise InputError(explain("no sentence is left to analyse", expected="at least one", got=got))
-    planned.sha256 = digest.sha256
-    planned.batches = [_short(batch) for batch in (first, longest, drawn)]
-    return planned
-
-
-def _short(batch: list[Encoded], limit: int = 8) -> list[Encoded]:
-    """A few sentences of a batch, its longest and shortest among them: enough to verify on."""
-    return batch if len(batch) <= limit else [*batch[: limit // 2], *batch[-(limit // 2) :]]
-
-
-def _collect_examples(examples: list[Encoded], members: Sequence[Encoded], wanted: int) -> None:
-    """The first sentences of middling length with a verb and few repeats: legible at a glance."""
-    for item in members:
-        if len(examples) >= wanted:
-            return
-        if 6 <= len(item.sentence) <= 18 and len(item) <= 28:
-            examples.append(item)
-
-
-def _shards(model: Model, sentences: Iterable[Sentence], options: Options, drops: Drops) -> Iterator[Job]:
-    encoded = encode(
-        model.tokenizer, _limited(sentences, options.max_sentences), max_length=model.max_length, on_drop=drops.add
-    )
-    return plan_shards(
-        encoded, length=len, cluster=lambda item: cluster_of(item.sentence, options.cluster), options=options.plan
-    )
-
-
-def _limited(sentences: Iterable[Sentence], limit: int | None) -> Iterator[Sentence]:
-    for number, sentence in enumerate(sentences):
-        if limit is not None and number >= limit:
-            return
-        yield sentence
+def gather(
+    model: Model | str | tuple[Any, Any],
+    sentences: Iterable[Sentence],
+    compute: Callable[[Model, Iterable[Sentence]], dict[str, xr.Dataset]],
+    *,
+    seed: int = 0,
+    cluster: str = "document",
+    max_sentences: int | None = None,
+    unverified: bool = False,
+    corpus: str | None = None,
+) -> Study:
+    """A study of other tables: `compute(model, sentences)` gives them by group, after the capture has been verified as in `run`."""
+    model = as_model(model)
+    if iter(sentences) is sentences:
+        sentences = list(sentences)
+    options = Options((), (), cluster=cluster, seed=seed, max_sentences=max_sentences, examples=0)
+    planned = lay_plan(model, sentences, options)
+    checked = _verify(model, planned)
+    if not unverified:
+        require(checked)
+    attributes = _provenance(model, sentences, options, planned, corpus).as_attributes()
+    groups = compute(model, limited(sentences, max_sentences))
+    tree = {"/": xr.Dataset(attrs=attributes), "/verification": verification_table(checked), **groups}
+    return Study(xr.DataTree.from_dict(tree))
 
 
 def _verify(model: Model, planned: Planned) -> Verification:
     parts = [verify(model)]
     for batch in planned.batches:
         parts.append(
-            verify(model, **_inputs(model, prepare(_padded(model, batch), range(len(batch)), None, model.device)))
+            verify(model, **model_inputs(model, prepare(padded(model, batch), range(len(batch)), None, model.device)))
         )
     return merge(parts)
-
-
-def _padded(model: Model, batch: Sequence[Encoded]) -> Any:
-    pad = getattr(model.tokenizer, "pad_token_id", None)
-    return collate(batch, pad_id=0 if pad is None else pad)
-
-
-def _inputs(model: Model, prepared: Prepared) -> dict[str, Any]:
-    from attnprobe.models.inputs import accepted_inputs
-
-    names = accepted_inputs(model)
-    return {key: value for key, value in prepared.inputs.items() if key in names}
-
-
-def _measure_all(
-    model: Model,
-    sentences: Iterable[Sentence],
-    options: Options,
-    planned: Planned,
-    engine: Engine,
-    store: Checkpoints | None,
-    progress: Progress | None,
-) -> ShardSums:
-    """Every shard's sums, from the store or from the engine, folded in the order of the plan."""
-    shards = planned.kept if planned.kept is not None else _shards(model, sentences, options, Drops())
-    done = 0
-
-    def advance(n: int) -> None:
-        nonlocal done
-        done += n
-        if progress is not None:
-            progress(done, planned.sentences)
-
-    def jobs() -> Iterator[Job]:
-        for shard, members in shards:
-            if store is not None and (found := store.load(shard.index)) is not None:
-                advance(len(shard))
-                fold.add(shard.index, found)
-            else:
-                yield shard, members
-
-    fold = Fold()
-    for index, sums in engine(model, options, jobs(), advance):
-        if store is not None:
-            store.save(index, sums)
-        fold.add(index, sums)
-    return fold.finish()
-
-
-class Fold:
-    """Adds shards up in the order of the plan, in whatever order they come."""
-
-    def __init__(self) -> None:
-        self._total: ShardSums | None = None
-        self._next = 0
-        self._waiting: dict[int, ShardSums] = {}
-
-    def add(self, index: int, sums: ShardSums) -> None:
-        self._waiting[index] = sums
-        while self._next in self._waiting:
-            following = self._waiting.pop(self._next)
-            self._total = following if self._total is None else self._total.merge(following)
-            self._next += 1
-
-    def finish(self) -> ShardSums:
-        assert self._total is not None
-        assert not self._waiting
-        return self._total
-
-
-def in_process(
-    model: Model, options: Options, jobs: Iterator[Job], advance: Advance
-) -> Iterator[tuple[int, ShardSums]]:
-    """The plain engine: one shard after another, here."""
-    for shard, members in jobs:
-        yield shard.index, measure_shard(model, shard, members, options, advance)
-
-
-def measure_shard(
-    model: Model,
-    shard: Shard,
-    members: Sequence[Encoded],
-    options: Options,
-    advance: Advance | None = None,
-) -> ShardSums:
-    """Run one shard through the model and return its sums; the same for every engine."""
-    cases = Cases(members, choose(options.relations))
-    scorers = scorers_of(model, options.scorers)
-    metrics = [METRICS[name] for name in options.metrics]
-    measurer = ShardMeasurer(metrics, cases, scorers, len(members), without_sinks=options.sinks == "both")
-    for batch in shard.batches:
-        prepared = prepare(
-            _padded(model, [members[place] for place in batch]),
-            batch,
-            cases if len(cases) else None,
-            model.device,
-            entities="entity_mass" in options.metrics,
-        )
-        measurer.start(prepared)
-        encoded = from_model_inputs(model, _inputs(model, prepared), describe=False)
-        run_forward(model, encoded, lambda call, prepared=prepared: measurer.add(call, prepared))  # type: ignore[misc]
-        if advance is not None:
-            advance(len(batch))
-    split = np.array([SPLIT_NAMES.index(split_of_sentence(item.sentence, options.cluster)) for item in members])
-    sums = measurer.finish(np.array(shard.clusters), split)
-    sums.counts.update(cases_without_token=cases.left_out)
-    return sums
 
 
 def _provenance(
@@ -479,6 +270,3 @@ def verification_table(checked: Verification) -> xr.Dataset:
         "index": ("layer", checked.index),
     }
     return xr.Dataset(variables, coordinates, attrs={"ok": int(checked.ok), "notes": json.dumps(list(checked.notes))})
-
-
-__all__ = ["Options", "layer_coordinates", "measure_shard", "run", "verification_table"]

@@ -14,7 +14,8 @@ from attnprobe.data import path
 from attnprobe.models.capture import run_forward
 from attnprobe.models.inputs import from_model_inputs
 from attnprobe.registry import METRICS
-from attnprobe.study import DEFAULT_RELATIONS, Options, _inputs, _padded, _shards, measure_shard
+from attnprobe.planning import DEFAULT_RELATIONS, Options, shards_of
+from attnprobe.sharding import measure_shard, model_inputs, padded
 from attnprobe.text.corpus import read_corpus
 from attnprobe.text.drops import Drops
 from attnprobe.heads.measure import prepare
@@ -30,9 +31,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     model = attnprobe.load("minilm", attn="sdpa")
     plain = Options(tuple(METRICS.names()), (), max_sentences=options.sentences)
-    shards = list(_shards(model, read_corpus(options.corpus), plain, Drops()))
+    shards = list(shards_of(model, read_corpus(options.corpus), plain, Drops()))
     inputs = [
-        _inputs(model, prepare(_padded(model, [members[i] for i in batch]), batch, None, model.device))
+        model_inputs(model, prepare(padded(model, [members[i] for i in batch]), batch, None, model.device))
         for shard, members in shards
         for batch in shard.batches
     ]
@@ -44,7 +45,7 @@ def main() -> None:
 
     def captured() -> None:
         for batch in inputs:
-            run_forward(model, from_model_inputs(model, batch, describe=False), lambda call: None)
+            run_forward(model, from_modelmodel_inputs(model, batch, describe=False), lambda call: None)
 
     def measured(chosen: Options) -> None:
         for shard, members in shards:

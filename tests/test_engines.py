@@ -7,7 +7,7 @@ from attnprobe import read_conllu, run
 from attnprobe.data import path
 from attnprobe.engines import engine_of
 from attnprobe.errors import InputError
-from attnprobe.study import Fold, measure_shard
+from attnprobe.sharding import Fold, measure_shard
 from tests.test_checkpoint import same
 
 SMALL = {"max_sentences": 60, "shard_sentences": 12, "examples": 0}

@@ -160,9 +160,9 @@ def _run(
     from attnprobe.text.corpus import read_corpus
 
     chosen = engine_of(engine, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
-    for name in _names(metrics) or ():
+    for name in names_in(metrics) or ():
         METRICS[name]
-    choose(_names(relations) or ())
+    choose(names_in(relations) or ())
     source = corpus if corpus is not None else str(attnprobe.data.path("bundled"))
     sentences = read_corpus(source, skip_invalid=skip_invalid)
     loaded = load(model, attn=attn, dtype=dtype, device=device)
@@ -170,8 +170,8 @@ def _run(
         return run(
             loaded,
             sentences,
-            metrics=_names(metrics),
-            relations=_names(relations),
+            metrics=names_in(metrics),
+            relations=names_in(relations),
             sinks=sinks,
             seed=seed,
             max_sentences=max_sentences,
@@ -186,7 +186,7 @@ def _run(
         )
 
 
-def _names(given: str | None) -> list[str] | None:
+def names_in(given: str | None) -> list[str] | None:
     return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
 
 

@@ -17,7 +17,7 @@ from attnprobe.heads.compare import _independent, compare
 from attnprobe.models.load import load
 from attnprobe.records import Sentence, Study
 from attnprobe.stream import t_quantile, wilson
-from attnprobe.study import in_process
+from attnprobe.sharding import in_process
 from tests.tiny import HEAD_DIM, build, byte_tokenizer
 
 HEADS = 3

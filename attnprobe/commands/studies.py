@@ -1,0 +1,172 @@
+"""More that can be asked about heads: `importance`, `probe`, and `compare` for two studies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnprobe.commands.measuring import check_writable, names_in
+from attnprobe.commands.options import (
+    Attn,
+    Corpus,
+    Debug,
+    Device,
+    Dtype,
+    Json,
+    MaxSentences,
+    ModelName,
+    Quiet,
+    Seed,
+    SkipInvalid,
+    Unverified,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import xarray as xr
+
+    from attnprobe.models.load import Model
+    from attnprobe.records import Sentence
+
+StudyOut = Annotated[Path, typer.Option("--out", help="Study file (netCDF-4) to write.")]
+
+
+def importance(
+    context: typer.Context,
+    model: ModelName,
+    out: StudyOut,
+    corpus: Corpus = None,
+    kinds: Annotated[
+        str | None,
+        typer.Option("--kinds", help="Of gradient, ablation_zero, ablation_mean, ablation_uniform; default: all."),
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", help="Task head to load, such as masked-lm: its loss is watched.")
+    ] = None,
+    sentences: Annotated[int, typer.Option("--sentences", min=1, help="Sentences drawn from the corpus.")] = 100,
+    max_sentences: MaxSentences = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    attn: Attn = None,
+    dtype: Dtype = None,
+    skip_invalid: SkipInvalid = False,
+    unverified: Unverified = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """How much hangs on each head: gradients of a gate, and ablation to zero, mean or uniform attention."""
+    from attnprobe.heads.importance import KINDS, measure_importance
+
+    def compute(loaded: Model, corpus: Iterable[Sentence]) -> dict[str, xr.Dataset]:
+        chosen = names_in(kinds) or list(KINDS)
+        return {"/importance": measure_importance(loaded, corpus, kinds=chosen, max_sentences=sentences, seed=seed)}
+
+    _gathered(compute, **context.params)
+
+
+def probe(
+    context: typer.Context,
+    model: ModelName,
+    out: StudyOut,
+    corpus: Corpus = None,
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", help="Comma-separated tasks; see `attnprobe list tasks`.")
+    ] = None,
+    sites: Annotated[str, typer.Option("--sites", help="Comma-separated: q, k, v, context.")] = "context",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of held-out clusters and control labels.")] = 3,
+    max_sentences: MaxSentences = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    attn: Attn = None,
+    dtype: Dtype = None,
+    skip_invalid: SkipInvalid = False,
+    unverified: Unverified = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """What can be read off each head's vectors, beside what a control task, the majority and random weights give."""
+    from attnprobe.probes.run import DEFAULT_TASKS
+    from attnprobe.probes.run import probe as probe_model
+
+    def compute(loaded: Model, corpus: Iterable[Sentence]) -> dict[str, xr.Dataset]:
+        chosen = names_in(tasks) or list(DEFAULT_TASKS)
+        return {"/probes": probe_model(loaded, corpus, tasks=chosen, sites=names_in(sites) or ["context"], seeds=seeds)}
+
+    _gathered(compute, **context.params)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="A study file.")],
+    second: Annotated[Path, typer.Argument(help="Another one.")],
+    out: Annotated[Path, typer.Option("--out", help="Comparison (netCDF-4) to write.")],
+    align: Annotated[
+        str | None,
+        typer.Option("--align", help="index, or match: heads by what they do. Default: index where shapes agree."),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Two studies: differences with intervals, heads matched by what they do, labels gained and lost."""
+    from attnprobe.heads.compare import compare as compare_studies
+    from attnprobe.records import open_study
+
+    check_writable(out)
+    found = compare_studies(open_study(first), open_study(second), align=align)
+    found.save(out)
+    told = {
+        "comparison": str(out.resolve()),
+        "align": found.attributes["align"],
+        "pairing": found.attributes["pairing"],
+    }
+    print(
+        json.dumps(told)
+        if as_json
+        else f"compared by {told['align']}, {told['pairing']}\ncomparison: {told['comparison']}"
+    )
+
+
+def _gathered(
+    compute: Any,
+    *,
+    model: str,
+    out: Path,
+    corpus: str | None,
+    max_sentences: int | None,
+    seed: int,
+    device: str,
+    attn: str | None,
+    dtype: str | None,
+    skip_invalid: bool,
+    unverified: bool,
+    as_json: bool,
+    head: str | None = None,
+    **_elsewhere: Any,
+) -> None:
+    import attnprobe.data
+    from attnprobe.models.load import load
+    from attnprobe.study import gather
+    from attnprobe.text.corpus import read_corpus
+
+    check_writable(out)
+    source = read_corpus(
+        corpus if corpus is not None else str(attnprobe.data.path("bundled")), skip_invalid=skip_invalid
+    )
+    loaded = load(model, head=head, attn=attn, dtype=dtype, device=device)
+    study = gather(
+        loaded,
+        source,
+        compute,
+        seed=seed,
+        max_sentences=max_sentences,
+        unverified=unverified,
+        corpus=corpus or "bundled treebank",
+    )
+    study.save(out)
+    told = {"study": str(out.resolve()), "groups": study.groups, "verified": study.verified}
+    print(json.dumps(told) if as_json else f"study: {told['study']}")

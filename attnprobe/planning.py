@@ -1,0 +1,138 @@
+"""The first reading of a corpus: what is kept and left out, the batch plan and its hash, and the batches to verify on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from attnprobe.errors import InputError, explain
+from attnprobe.heads.tabulate import MARGIN
+from attnprobe.models.load import Model
+from attnprobe.records import Sentence
+from attnprobe.text.align import Encoded, encode
+from attnprobe.text.batching import PlanDigest, PlanOptions, Shard, cluster_of, plan_shards
+from attnprobe.text.drops import Drops
+
+DEFAULT_RELATIONS = ("dep", "udep")
+Progress = Callable[[int, int], None]
+"""Told (sentences done, sentences in all)."""
+Job = tuple[Shard, tuple[Encoded, ...]]
+"""One shard with its sentences."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run depends on; stored in the study."""
+
+    metrics: tuple[str, ...]
+    relations: tuple[str, ...]
+    scorers: tuple[str, ...] = ("weights",)
+    unit: str = "sentence"
+    sinks: str = "kept"
+    cluster: str = "document"
+    seed: int = 0
+    max_sentences: int | None = None
+    margin: float = MARGIN
+    examples: int = 6
+    plan: PlanOptions = field(default_factory=PlanOptions)
+
+
+@dataclass
+class Planned:
+    """What the first reading of the corpus gives."""
+
+    sha256: str
+    """Hash of the batch plan."""
+    sentences: int
+    tokens: int
+    unknown: int
+    drops: Drops
+    documents: int
+    repeated: int
+    """Sentences whose text was met before in the corpus (the first million are looked at)."""
+    pairs: int
+    """Sentences that are pairs of segments."""
+    batches: list[list[Encoded]]
+    """The first, the longest and one random batch, for verification."""
+    examples: list[Encoded]
+    kept: list[Job] | None
+    """The shards themselves where the corpus is small, so that it need not be tokenized again."""
+
+
+SMALL = 4096
+"""Sentences of a corpus that is kept between the two readings."""
+
+
+def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> Planned:
+    """First reading: what is kept and left out, the plan and its hash, and the batches to verify on."""
+    digest, drops = PlanDigest(options.plan), Drops()
+    generator = np.random.default_rng(options.seed)
+    planned = Planned("", 0, 0, 0, drops, 0, 0, 0, [], [], [])
+    first: list[Encoded] = []
+    longest: list[Encoded] = []
+    drawn: list[Encoded] = []
+    seen: set[int] = set()
+    batches = 0
+    for shard, members in shards_of(model, sentences, options, drops):
+        digest.add(shard)
+        planned.documents += len(set(shard.clusters))
+        for item in members:
+            planned.tokens += len(item)
+            planned.unknown += item.n_unknown
+            planned.pairs += any(item.sentence.segments)
+            key = hash(item.sentence.words)
+            planned.repeated += key in seen
+            if len(seen) < 1_000_000:
+                seen.add(key)
+        for batch in shard.batches:
+            batches += 1
+            texts = [members[place] for place in batch]
+            first = first or texts
+            if not longest or len(texts[0]) > len(longest[0]):
+                longest = texts
+            if generator.random() < 1 / batches:
+                drawn = texts
+        planned.sentences += len(members)
+        if planned.kept is not None:
+            planned.kept.append((shard, members))
+            if planned.sentences > SMALL:
+                planned.kept = None
+        _collect_examples(planned.examples, members, options.examples)
+    if not planned.sentences:
+        got = ", ".join(f"{count} {reason}" for reason, count in drops.counts.items()) or "an empty corpus"
+        raise InputError(explain("no sentence is left to analyse", expected="at least one", got=got))
+    planned.sha256 = digest.sha256
+    planned.batches = [_short(batch) for batch in (first, longest, drawn)]
+    return planned
+
+
+def _short(batch: list[Encoded], limit: int = 8) -> list[Encoded]:
+    """A few sentences of a batch, its longest and shortest among them: enough to verify on."""
+    return batch if len(batch) <= limit else [*batch[: limit // 2], *batch[-(limit // 2) :]]
+
+
+def _collect_examples(examples: list[Encoded], members: Sequence[Encoded], wanted: int) -> None:
+    """The first sentences of middling length with a verb and few repeats: legible at a glance."""
+    for item in members:
+        if len(examples) >= wanted:
+            return
+        if 6 <= len(item.sentence) <= 18 and len(item) <= 28:
+            examples.append(item)
+
+
+def shards_of(model: Model, sentences: Iterable[Sentence], options: Options, drops: Drops) -> Iterator[Job]:
+    encoded = encode(
+        model.tokenizer, limited(sentences, options.max_sentences), max_length=model.max_length, on_drop=drops.add
+    )
+    return plan_shards(
+        encoded, length=len, cluster=lambda item: cluster_of(item.sentence, options.cluster), options=options.plan
+    )
+
+
+def limited(sentences: Iterable[Sentence], limit: int | None) -> Iterator[Sentence]:
+    for number, sentence in enumerate(sentences):
+        if limit is not None and number >= limit:
+            return
+        yield sentence
