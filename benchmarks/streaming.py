@@ -11,14 +11,14 @@ from timing import ratio
 
 import attnprobe
 from attnprobe.data import path
+from attnprobe.heads.measure import prepare
 from attnprobe.models.capture import run_forward
 from attnprobe.models.inputs import from_model_inputs
-from attnprobe.registry import METRICS
 from attnprobe.planning import DEFAULT_RELATIONS, Options, shards_of
+from attnprobe.registry import METRICS
 from attnprobe.sharding import measure_shard, model_inputs, padded
 from attnprobe.text.corpus import read_corpus
 from attnprobe.text.drops import Drops
-from attnprobe.heads.measure import prepare
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
 
     def captured() -> None:
         for batch in inputs:
-            run_forward(model, from_modelmodel_inputs(model, batch, describe=False), lambda call: None)
+            run_forward(model, from_model_inputs(model, batch, describe=False), lambda call: None)
 
     def measured(chosen: Options) -> None:
         for shard, members in shards:
