@@ -53,7 +53,7 @@ class Checkpoints:
         temporary = self.folder / f".{uuid.uuid4().hex[:8]}.part"
         try:
             with temporary.open("wb") as stream:
-                np.savez(stream, structure=np.array(json.dumps(structure)), **arrays)
+                np.savez(stream, allow_pickle=False, structure=np.array(json.dumps(structure)), **arrays)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, self._path(index))
@@ -156,7 +156,8 @@ def _unpack(stored: Any, arrays: Any) -> Any:
     if "array" in stored:
         return arrays[stored["array"]]
     if "record" in stored:
-        return _CLASSES[stored["record"]](**{name: _unpack(item, arrays) for name, item in stored["of"].items()})
+        record: Any = _CLASSES[stored["record"]]
+        return record(**{name: _unpack(item, arrays) for name, item in stored["of"].items()})
     if "items" in stored:
         return {key: _unpack(item, arrays) for key, item in stored["items"]}
     if "tuple" in stored:

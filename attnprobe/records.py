@@ -256,7 +256,7 @@ class Study:
     @property
     def attributes(self) -> Mapping[str, Any]:
         """Root attributes: the provenance of the study."""
-        return self.tree.attrs
+        return dict(self.tree.attrs)  # type: ignore[arg-type]
 
     @property
     def verified(self) -> bool:
@@ -272,7 +272,12 @@ class Study:
             os.replace(temporary, path)
         except OSError as error:
             raise EnvironmentFailure(
-                explain("cannot write the study", where=str(path), got=str(error), remedy="Check the folder and the free space")
+                explain(
+                    "cannot write the study",
+                    where=str(path),
+                    got=str(error),
+                    remedy="Check the folder and the free space",
+                )
             ) from error
         finally:
             temporary.unlink(missing_ok=True)
@@ -294,7 +299,12 @@ def open_study(path: str | os.PathLike[str]) -> Study:
             tree = stored.load()
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            explain("cannot open the study", where=str(path), expected="a netCDF-4 file written by attnprobe", got=str(error))
+            explain(
+                "cannot open the study",
+                where=str(path),
+                expected="a netCDF-4 file written by attnprobe",
+                got=str(error),
+            )
         ) from error
     found = tree.attrs.get("format")
     if found is None or int(found) > STUDY_FORMAT:

@@ -38,11 +38,12 @@ def list_entries(
 def _registered(what: str) -> list[dict[str, Any]]:
     from attnprobe.registry import METRICS, PROBE_TASKS, RELATIONS, location
 
-    module, registry = {
+    known: dict[str, tuple[str, Any]] = {
         "metrics": ("attnprobe.heads.metrics", METRICS),
         "relations": ("attnprobe.heads.relations", RELATIONS),
         "tasks": ("attnprobe.probes.tasks", PROBE_TASKS),
-    }[what]
+    }
+    module, registry = known[what]
     import_module(module)
     entries: list[Any] = list(registry)
     return [
