@@ -52,7 +52,9 @@ def prepare(
 ) -> Prepared:
     """Tensors for one batch; `members` are the places of its sentences in the shard. `cases=None`: words are not needed."""
     roles = torch.from_numpy(batch.roles).to(device)
-    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "token_type_ids": batch.token_types}
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    if batch.token_types.any():  # GPT-2 takes token types its tokenizer never gives, and would add the embedding of token 0
+        inputs["token_type_ids"] = batch.token_types
     words: dict[str, Any] = {"to_words": None, "from_words": None, "n_cases": None}
     if cases is not None:
         words = _prepare_words(batch, members, cases, device)

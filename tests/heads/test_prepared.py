@@ -1,5 +1,7 @@
 """Marks of a batch's tokens: segments of a pair, the shortest mention around a word."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -43,3 +45,11 @@ def test_words_can_be_had_without_a_single_case():
     prepared = prepare(collate(items, pad_id=0), (0,), Cases(items, choose(["dep"])), torch.device("cpu"))
     np.testing.assert_array_equal(prepared.to_words.sum(1), [[1, 0, 2, 1]])
     np.testing.assert_allclose(prepared.from_words.sum(2), [[1, 0, 1, 1]])
+
+
+def test_token_types_are_given_only_where_they_tell_segments_apart():
+    """GPT-2 accepts token types, though its tokenizer gives none, and would add the embedding of token 0 for each zero."""
+    batch = collate([encode_by_hand(PAIR, [1] * 4)], pad_id=0)
+    assert set(prepare(batch, (0,), None, torch.device("cpu")).inputs) == {"input_ids", "attention_mask"}
+    typed = replace(batch, token_types=np.array([[0, 0, 0, 1, 1, 1]]))
+    assert prepare(typed, (0,), None, torch.device("cpu")).inputs["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]

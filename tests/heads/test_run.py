@@ -5,13 +5,15 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+from scipy.stats import entropy
 
-from attnprobe import read_conllu, run
+from attnprobe import capture, read_conllu, run
 from attnprobe.errors import InputError
 from attnprobe.heads.corpora import passages_of, with_ranks
 from attnprobe.heads.metrics import OPT_IN, default_metrics
 from attnprobe.records import Sentence
 from attnprobe.text.align import encode, punctuation_of
+from tests.tiny import byte_tokenizer, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +94,16 @@ def test_mass_on_entities_is_measured_where_asked_for(minilm, treebank):
 def test_unknown_units_are_refused(minilm, treebank):
     with pytest.raises(InputError, match="unknown unit: expected sentence or passage, got 'word'"):
         run(minilm, treebank[:3], unit="word")
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_a_run_measures_what_a_capture_shows(family):
+    model = tiny_model(family, tokenizer=byte_tokenizer(specials=family == "bert"), attn="sdpa")
+    texts = [Sentence("a", ("ab", "c", "de")), Sentence("b", ("f", "gh", "ab", "i", "j"))]
+    study = run(model, texts, metrics=["entropy"], relations=[], examples=0)
+    rows = []
+    for text in texts:
+        taken = capture(model, text)
+        counted = slice(1, -1) if family == "bert" else slice(None)
+        rows.append(np.stack([entropy(call.pattern[0].numpy(), axis=-1)[:, counted] for call in taken.layers]))
+    np.testing.assert_allclose(study["metrics"]["entropy"], np.concatenate(rows, -1).mean(-1), atol=1e-5)
