@@ -199,12 +199,13 @@ def _with_parts(stack: Stack, whole: dict[str, Any], place: int) -> list[dict[st
 def _notes(stacks: tuple[Stack, ...], kind: str) -> list[str]:
     """What the drawing does not say by itself."""
     modules = [module for stack in stacks for module in stack.modules]
-    notes = ["Point at a token on the left and choose its + to see q and k."] if kind == "neuron" else []
+    notes = []
     if any(module.source == "recomputed" for module in modules):
-        notes.append("They were recomputed from the captured q and k.")
+        notes.append("The weights were recomputed from the captured q and k.")
     if any(np.isnan(module.total).any() for module in modules):
         notes.append("Queries that see nothing have no lines.")
     if kind == "neuron":
+        notes.append("Point at a token on the left and choose its + to see q and k.")
         held = [module.neurons for module in modules if module.neurons is not None]
         if any(abs(_correction(one) - 1) > 1e-3 for one in held):
             notes.append(

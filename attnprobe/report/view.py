@@ -31,7 +31,7 @@ SCRIPTS = (
     *("page/dom.js", "page/words.js", "page/data.js", "page/colour.js", "page/theme.js"),
     *(
         f"view/{name}.js"
-        for name in ("model", "shades", "state", "controls", "grid", "sheet", "lines", "reading", "neurons", "main")
+        for name in ("shades", "model", "state", "controls", "grid", "sheet", "lines", "reading", "neurons", "main")
     ),
 )
 """Scripts in the order they are joined; the first ones are the report page's own."""

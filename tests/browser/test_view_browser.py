@@ -547,3 +547,13 @@ def test_a_notebook_frame_runs_it_alone(chromium, tmp_path):
     assert complaints == []
     assert page.title() == "notebook"
     context.close()
+
+
+def test_the_largest_weights_are_listed_whole_when_asked(opened):
+    page = opened("sentence", fragment="#L2H3")
+    page.locator(".reading .link").first.click()
+    shown = numbers(page.locator("[aria-labelledby=reading-query] .bar-weight").all_inner_texts())
+    expected = sorted(sentence_view().blocks[2].pattern[3].ravel(), reverse=True)
+    assert shown == pytest.approx(expected, abs=TOLERANCE)
+    means = numbers(page.locator("[aria-labelledby=reading-key] .bar-weight").all_inner_texts())
+    assert means == pytest.approx(sorted(sentence_view().blocks[2].pattern[3].mean(0), reverse=True), abs=TOLERANCE)

@@ -85,6 +85,20 @@ def test_saving_leaves_one_file_and_says_what_went_wrong(tmp_path):
         page.save(tmp_path / "none" / "v.html")
 
 
+def test_a_save_that_fails_leaves_the_old_page_and_nothing_else(tmp_path, monkeypatch):
+    target = tmp_path / "v.html"
+    target.write_text("old", encoding="utf-8")
+
+    def full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(EnvironmentFailure, match="disk full"):
+        view(sentence_view()).save(target)
+    assert target.read_text(encoding="utf-8") == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["v.html"]
+
+
 def test_a_notebook_gets_the_page_in_a_frame_that_reaches_nothing():
     page = view(hostile_view(), height=500)
     shown = page._repr_html_()

@@ -239,8 +239,18 @@ def test_a_window_keeps_places_and_whole_sums():
     np.testing.assert_array_equal(cut.modules[1].pattern, stack.modules[1].pattern[:, 2:6, 2:6])
     np.testing.assert_array_equal(cut.modules[1].total, stack.modules[1].total[:, 2:6])
     np.testing.assert_array_equal(cut.modules[1].neurons.k, stack.modules[1].neurons.k[:, 2:6])
+    assert cut.cut((1, 3)).key.start == 3
     axis = Axis("source", tuple("abcdef"), np.arange(6), tuple("abcdef"), np.zeros(6, dtype=bool), unnamed=2)
     assert [axis.cut(slice(*span)).unnamed for span in ((0, 4), (0, 5), (4, 6), (5, 6))] == [0, 1, 2, 1]
+
+
+def test_only_decoders_are_causal():
+    random = np.random.default_rng(13)
+    for kind, causal in (("encoder", False), ("decoder", True)):
+        (stack,) = stacks_of(view_of([random_block(random, 2, 4, 4, kind=kind, hidden=later(4, 4))], "abcd"))
+        assert stack.causal is causal
+    (stack,) = stacks_of(view_of([random_block(random, 2, 4, 4, kind="decoder")], "abcd"))
+    assert not stack.causal
 
 
 def test_undefined_rows_pass():

@@ -137,14 +137,22 @@ function keptBy(one, least) {
   return { cells, of, share: all > 0 ? kept / all : 1 };
 }
 
-// The weights that reach the threshold, largest first: [[place, weight], ...].
-function strongest(length, at, least) {
-  const found = [];
+// The `most` largest of the weights that reach the threshold, largest first, as [place, weight]; and how many reach it. Counting them by
+// shade first leaves few to sort, however long the text is.
+function strongest(length, at, least, most) {
+  const ofShade = new Int32Array(DEEPEST + 1);
+  const reaches = (weight) => weight > 0 && weight >= least;
+  let n = 0;
   for (let i = 0; i < length; i += 1) {
-    const weight = at(i);
-    if (weight > 0 && weight >= least) found.push([i, weight]);
+    if (!reaches(at(i))) continue;
+    n += 1;
+    ofShade[shadeOf(at(i))] += 1;
   }
-  return found.sort((a, b) => b[1] - a[1]);
+  let lowest = DEEPEST;
+  for (let enough = ofShade[DEEPEST]; lowest > 0 && enough < most; enough += ofShade[lowest]) lowest -= 1;
+  const found = [];
+  for (let i = 0; i < length; i += 1) if (reaches(at(i)) && shadeOf(at(i)) >= lowest) found.push([i, at(i)]);
+  return { n, found: found.sort((a, b) => b[1] - a[1]).slice(0, most) };
 }
 
 function weightText(weight) {

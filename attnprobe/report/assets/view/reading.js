@@ -56,12 +56,11 @@ function titled(key, unit, units) {
 
 function fillBars({ title, list, more }, heading, length, at, name) {
   title.replaceChildren(...heading);
-  const n = reading.whole ? READING.most : READING.first;
-  const all = strongest(length, at, state.least);
-  list.replaceChildren(...all.slice(0, n).map(([i, weight]) => bar(name(i), weight)));
-  if (!all.length) list.append(el("li", { class: "quiet", text: t("reading.nothing") }));
-  more.hidden = all.length <= READING.first;
-  more.textContent = reading.whole ? t("reading.fewer") : t("reading.more", { n: count(Math.min(READING.most, all.length)) });
+  const { n, found } = strongest(length, at, state.least, reading.whole ? READING.most : READING.first);
+  list.replaceChildren(...found.map(([i, weight]) => bar(name(i), weight)));
+  if (!n) list.append(el("li", { class: "quiet", text: t("reading.nothing") }));
+  more.hidden = n <= READING.first;
+  more.textContent = reading.whole ? t("reading.fewer") : t("reading.more", { n: count(Math.min(READING.most, n)) });
 }
 
 function bar(parts, weight) {
