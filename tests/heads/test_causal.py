@@ -239,6 +239,11 @@ def test_relations_share_sentences_and_each_keeps_to_its_own_limit():
     table = add_causal_checks(model, both, items, max_sentences=9)
     assert evidence_of(table, 0, 1)["sentences"] == 9
     assert evidence_of(table, 1, 0)["sentences"] == len(reported(items, "det")) < 9
+    apart = add_causal_checks(model, both, items, max_sentences=9, batch_tokens=1)
+    for layer, head in ((0, 1), (1, 0)):
+        for name in ("here", "elsewhere", "excess"):
+            value = evidence_of(table, layer, head)[name]
+            assert evidence_of(apart, layer, head)[name] == pytest.approx(value, abs=1e-9)
     alone = add_causal_checks(model, labelled((0, 1, "dep:obj", "dep->head")), items, max_sentences=9)
     # the mean that stands in for the head is over all sentences used, so only nearly the same
     assert evidence_of(table, 0, 1)["here"] == pytest.approx(evidence_of(alone, 0, 1)["here"], rel=0.1)
@@ -337,6 +342,19 @@ def test_contrast_is_a_difference_of_means_and_its_error_is_the_jackknifes():
     ):
         jackknife = np.sqrt(59 / 60 * np.square(values - np.mean(values, 0)).sum(0))
         np.testing.assert_allclose(ours, jackknife, rtol=0.05)
+
+
+def test_error_of_few_clusters_is_the_sum_over_their_residuals():
+    sums, names = simulated(np.random.default_rng(8), 4, 0.5)
+    found = contrast(sums, names)
+    y, n, z, m = sums.sum(1)
+    residuals = np.zeros((4, 3))
+    for sentence, name in enumerate(names):
+        own = sums[:, sentence]
+        residuals[int(name)] += (own[0] - y / n * own[1]) / n - (own[2] - z / m * own[3]) / m
+    np.testing.assert_allclose(found.error, np.sqrt(4 / 3 * np.square(residuals).sum(0)), rtol=1e-10)
+    own = residuals[:, 0] - residuals[:, 1:].mean(1)
+    assert found.excess_error == pytest.approx(np.sqrt(4 / 3 * np.square(own).sum()), rel=1e-10)
 
 
 def test_intervals_cover_what_they_say():

@@ -175,6 +175,17 @@ def test_paired_error_is_the_jackknifes_over_groups():
     assert float(high - low) / 2 == pytest.approx(float(t_quantile(40)) * error, rel=0.05)
 
 
+def test_paired_error_of_few_groups_is_the_sum_over_their_residuals():
+    y_a, n_a, y_b, n_b = sums = simulated(np.random.default_rng(4), 5, 0.3)
+    _, low, high = paired_difference(*sums)
+    total = 0.0
+    for group in range(5):
+        b = (y_b[group] - y_b.sum() / n_b.sum() * n_b[group]) / n_b.sum()
+        a = (y_a[group] - y_a.sum() / n_a.sum() * n_a[group]) / n_a.sum()
+        total += float(b - a) ** 2
+    assert float(high - low) / 2 == pytest.approx(2.7764451 * np.sqrt(5 / 4 * total), rel=1e-6)  # t of 4 degrees
+
+
 def test_paired_intervals_cover_what_they_say():
     _, low, high = paired_difference(*simulated(np.random.default_rng(9), 30, 0.3, draws=(3000,)))
     covered = float(((low <= 0.3) & (high >= 0.3)).mean())

@@ -30,7 +30,7 @@ OF_BLOCKS = {"bert": "encoder.layer.", "gpt2": "h.", "llama": "layers.", "distil
 
 def measured(model):
     study = run(model, SENTENCES, metrics=["entropy", "offset_mass"], relations=["dep"], examples=0)
-    return {"metrics": study["metrics"].to_dataset(), "relations": study["relations"].to_dataset()}
+    return {"metrics": study["metrics"], "relations": study["relations"]}
 
 
 @pytest.mark.parametrize("family", OF_BLOCKS)
