@@ -119,7 +119,9 @@ def test_capture_writes_what_can_be_verified_again(attnprobe):
     from attnprobe import verify
     from attnprobe.models.saved import load_capture
 
-    code, out, _ = attnprobe("capture", "minilm", "--text", "a cat", "--text", "b", "--out", "c.safetensors", "--attn", "eager")
+    code, out, _ = attnprobe(
+        "capture", "minilm", "--text", "a cat", "--text", "b", "--out", "c.safetensors", "--attn", "eager"
+    )
     assert code == 0
     assert "6 layers" in out
     assert verify(load_capture("c.safetensors")).ok

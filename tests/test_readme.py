@@ -23,7 +23,11 @@ def test_the_blocks_run_in_order_as_printed(tmp_path):
     for language, text in blocks("README.md"):
         if "pip install" in text:
             continue
-        command = ["bash", "-euo", "pipefail", "-c", text] if language == "sh" else [sys.executable, "-W", "error", "-c", text]
+        command = (
+            ["bash", "-euo", "pipefail", "-c", text]
+            if language == "sh"
+            else [sys.executable, "-W", "error", "-c", text]
+        )
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         ran += 1
