@@ -235,7 +235,7 @@ def run_words(
         for site in sites:
             found.values[f"{site}-{place}"] = pooling(getattr(call, site).transpose(1, 2))
 
-    inputs = _inputs(model, pooling.batch, two_stacks)
+    inputs = model_inputs(model, pooling.batch)
     with _hidden_states(model) as outputs:
         run_forward(model, from_model_inputs(model, {**inputs, "output_hidden_states": True}, describe=False), take)
     if states:
@@ -254,13 +254,14 @@ def pad_id(model: Model) -> int:
     return 0 if pad is None else int(pad)
 
 
-def _inputs(model: Model, batch: Batch, two_stacks: bool) -> dict[str, Any]:
+def model_inputs(model: Model, batch: Batch) -> dict[str, Any]:
+    """What the model takes of a batch; the decoder of a two-stack model gets its start token alone."""
     inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if "token_type_ids" in getattr(model.tokenizer, "model_input_names", ()):  # GPT-2 would add an embedding for zeros
         inputs["token_type_ids"] = batch.token_types
     accepted = accepted_inputs(model)
     kept: dict[str, Any] = {key: value for key, value in inputs.items() if key in accepted}
-    if two_stacks:
+    if getattr(model.config, "is_encoder_decoder", False):
         start = getattr(model.config, "decoder_start_token_id", None) or 0
         kept["decoder_input_ids"] = np.full((len(batch), 1), start)
     return kept

@@ -25,6 +25,7 @@ from attnprobe.probes.linear import PENALTIES, check_penalties
 from attnprobe.probes.mdl import UNITS
 from attnprobe.probes.table import Against, Scores, faults_as_json
 from attnprobe.probes.tasks import WordLabels, choose_tasks, label
+from attnprobe.probes.word_embeddings import principal_axes
 from attnprobe.records import Sentence
 from attnprobe.registry import ProbeTask
 from attnprobe.text.align import Encoded, encode
@@ -214,12 +215,9 @@ def _head_dim(features: Features, options: _Options) -> int:
 
 def _reduced(features: Features, clusters: Clusters, seed: int, dim: int) -> np.ndarray:
     """Word embeddings along their first principal axes over the training words, [row 1 dim]."""
-    vectors = np.asarray(features.embedding()[:, 0], dtype=np.float64)
     cluster = clusters.of_sentence[features.rows.sentence]
     train = ~clusters.report[cluster] & ~clusters.held_out(seed)[cluster]
-    centred = vectors - vectors[train].mean(0)
-    _, axes = np.linalg.eigh(centred[train].T @ centred[train])
-    return (centred @ axes[:, ::-1][:, :dim]).astype(np.float32)[:, None]
+    return principal_axes(np.asarray(features.embedding()[:, 0]), train, dim)[:, None]
 
 
 def _against(plan: Plan) -> Against:
