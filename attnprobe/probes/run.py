@@ -18,19 +18,18 @@ from attnprobe.errors import InputError, explain, near_names
 from attnprobe.models.capture import ModelLike, as_model
 from attnprobe.models.model import Model
 from attnprobe.probes.controls import RANDOM_WEIGHTS, ceiling, majority, random_weights
+from attnprobe.probes.corpus import Corpus, prepare
 from attnprobe.probes.evaluate import Plan, score
 from attnprobe.probes.examples import Clusters, Examples
-from attnprobe.probes.features import SITES, Features, WordRows, extract
+from attnprobe.probes.features import SITES, Features, extract
 from attnprobe.probes.linear import PENALTIES, check_penalties
 from attnprobe.probes.mdl import UNITS
 from attnprobe.probes.table import Against, Scores, faults_as_json
-from attnprobe.probes.tasks import WordLabels, choose_tasks, label
+from attnprobe.probes.tasks import WordLabels, choose_tasks
 from attnprobe.probes.word_embeddings import principal_axes
 from attnprobe.records import Sentence
 from attnprobe.registry import ProbeTask
-from attnprobe.text.align import Encoded, encode
 from attnprobe.text.batching import PlanOptions
-from attnprobe.text.drops import Drops
 
 DEFAULT_TASKS = ("upos", "deprel", "position", "tree_depth", "ner")
 Task = str | ProbeTask | Callable[[Sentence], WordLabels]
@@ -71,7 +70,7 @@ def probe(
     `InputError` where this holds for all, for labels of the wrong length, and for a corpus that cannot be split.
     """
     model = as_model(model)
-    corpus = _prepared(model, sentences, choose_tasks(tasks), cluster)
+    corpus = prepare(model, sentences, choose_tasks(tasks), cluster)
     options = _Options(
         sites=tuple(sites),
         pieces=pieces,
@@ -97,29 +96,7 @@ class _Options:
     batch: int
 
 
-@dataclass(frozen=True)
-class _Corpus:
-    """The corpus as it is probed."""
-
-    encoded: list[Encoded]
-    clusters: Clusters
-    examples: tuple[Examples, ...]
-    drops: Drops
-
-
-def _prepared(model: Model, sentences: Iterable[Sentence], tasks: Sequence[ProbeTask], cluster: str) -> _Corpus:
-    if model.tokenizer is None:
-        raise InputError(f"{model.name} has no tokenizer, so a corpus of words cannot be run through it.")
-    drops = Drops()
-    encoded = list(encode(model.tokenizer, sentences, max_length=model.max_length, on_drop=drops.add))
-    kept = [item.sentence for item in encoded]
-    clusters = Clusters.of(kept, cluster)
-    rows = WordRows.of(encoded)
-    examples = tuple(Examples.of(task, label(task, kept), kept, rows, clusters) for task in tasks)
-    return _Corpus(encoded, clusters, examples, drops)
-
-
-def _plan(corpus: _Corpus, options: _Options, seeds: int, device: torch.device) -> Plan:
+def _plan(corpus: Corpus, options: _Options, seeds: int, device: torch.device) -> Plan:
     if seeds < 1:
         raise InputError(explain("wrong number of seeds", expected="1 or more", got=str(seeds)))
     if options.unit not in UNITS:
@@ -138,7 +115,7 @@ def _plan(corpus: _Corpus, options: _Options, seeds: int, device: torch.device) 
 
 
 def _probed(
-    model: Model, corpus: _Corpus, plan: Plan, options: _Options, folder: Path, progress: Progress | None
+    model: Model, corpus: Corpus, plan: Plan, options: _Options, folder: Path, progress: Progress | None
 ) -> xr.Dataset:
     features = _extracted(model, corpus, options, folder / "trained", options.states)
     per_model = len(features.layers) * len(options.sites)
@@ -181,7 +158,7 @@ class _Steps:
             self._progress(self._total, self._total, "done")
 
 
-def _extracted(model: Model, corpus: _Corpus, options: _Options, folder: Path, states: bool) -> Features:
+def _extracted(model: Model, corpus: Corpus, options: _Options, folder: Path, states: bool) -> Features:
     folder.mkdir()
     return extract(
         model,
@@ -250,7 +227,7 @@ def _label_facts(examples: Examples, plan: Plan, fault: str | None) -> dict[str,
     return {**means, "no_vector": float(examples.left_out)}
 
 
-def _attributes(corpus: _Corpus, plan: Plan, options: _Options, names: Sequence[str]) -> dict[str, Any]:
+def _attributes(corpus: Corpus, plan: Plan, options: _Options, names: Sequence[str]) -> dict[str, Any]:
     return {
         "seeds": len(plan.seeds),
         "penalties": np.array(plan.penalties),
