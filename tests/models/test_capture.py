@@ -342,6 +342,16 @@ def test_generation_gives_every_step(family, attn):
     assert taken.view(1).blocks[-1].pattern.shape[-2:] == (1, 4)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_step_of_one_token_sees_all_before_it(family):
+    """Without padding there is no mask, and the flag that hides later keys means nothing for a single query."""
+    model = load((generating(family, attn="sdpa"), byte_tokenizer(specials=False)))
+    taken = capture(model, "abcd", max_new_tokens=3)
+    assert [call.visible is None for call in taken.layers] == [False] * LAYERS + [True] * 2 * LAYERS
+    assert (taken.layers[-1].pattern > 0).all()
+    assert verify(taken).ok
+
+
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_generation_of_encoder_decoder_models(family):
     """The encoder runs once; its layers belong to step 0, and later steps go on counting after them."""

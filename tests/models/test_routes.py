@@ -220,6 +220,16 @@ def test_recordings_of_a_pass_that_the_caller_runs():
     assert scope.current() == scope.Scope()
 
 
+def test_recorded_tensors_hold_no_graph():
+    model, seen = tiny_model("gpt-oss"), []
+    with recording(seen.append):
+        output = model.module(**inputs_for("gpt-oss")).last_hidden_state
+    assert output.requires_grad
+    for raw in seen:
+        parts = [raw.q, raw.k, raw.v, raw.mask, raw.sinks, raw.out, raw.weights]
+        assert all(isinstance(part, torch.Tensor) and not part.requires_grad for part in parts)
+
+
 def test_editors_add_up_in_the_order_they_were_opened():
     model = tiny_model("bert")
     order = []
