@@ -16,6 +16,7 @@ from attnprobe.report import figures
 from attnprobe.report._figure_colours import DIVERGING, SEQUENTIAL, contrast, luminance
 from attnprobe.report._figure_grid import nice_ticks, number
 from attnprobe.report._figure_labels import labels_of
+from attnprobe.report._figure_values import slug
 from tests.report.test_page_studies import STUDIES, groups_of, large, study_of, whole
 
 LAYERS, HEADS = 3, 5
@@ -161,7 +162,10 @@ def test_a_text_outside_is_found_out():
 @pytest.mark.parametrize("width", ["single", "double"])
 @pytest.mark.parametrize("by", ["entropy", "labels"])
 def test_texts_stay_in_their_cells_in_a_large_model(by, width):
-    drawn = figures.atlas(large(), by, width=width)
+    study = large()
+    labels = study["labels"]["labels"]
+    study.tree["labels/labels"] = labels.copy(data=np.char.replace(labels.values, ":obj", ":nsubj:outer"))
+    drawn = figures.atlas(study, by, width=width)
     check_texts(drawn)
     grid = drawn.axes[0]
     inside = [text for text in grid.texts if text.get_text() not in ("Head", "Layer")]
@@ -244,6 +248,10 @@ def test_atlas_of_a_relation_is_the_report_split_against_its_baseline(study):
 
 def test_comparison_is_second_minus_first(study):
     other = rich(1)
+    metrics = other.tree["metrics"]
+    for end, shift in (("", 0.03), ("_low", 0.01), ("_high", 0.05)):  # overlapping intervals, at two heads
+        metrics[f"entropy{end}"].values[0, 0] = study["metrics"]["entropy"].values[0, 0] + shift
+        metrics[f"entropy{end}"].values[0, 1] = study["metrics"]["entropy"].values[0, 1] + shift - 0.06
     drawn = figures.comparison(study, other)
     change = other["metrics"]["entropy"].values - study["metrics"]["entropy"].values
     assert drawn.table["change"].to_numpy() == pytest.approx(change.ravel())
@@ -498,6 +506,13 @@ def test_ticks_are_round_and_inside(low, high):
     assert 3 <= len(ticks) <= 7
     assert min(ticks) >= low - 1e-9
     assert max(ticks) <= high + 1e-9
+
+
+def test_names_are_safe_for_files():
+    assert slug("dep:<b>obj</b>", "a_b", -1) == "dep-b-obj-b--a-b--1"
+    assert slug("../..", "") == "figure"
+    drawn = figures.atlas(STUDIES["hostile"](), "dep:<b>obj</b>")
+    assert "/" not in drawn.name
 
 
 def test_the_user_s_arrays_are_left_alone():

@@ -181,6 +181,7 @@ def test_save_all_writes_four_files_a_figure_and_says_what_is_missing(tmp_path):
 
 def test_heads_drawn_by_default_are_those_that_beat_a_baseline():
     study = rich()
+    study.tree["best"]["p_adjusted"].values[1] = 0.5
     best = study["best"].to_dataframe()
     expected = {f"L{row.layer:.0f}H{row.head:.0f}" for row in best[best["p_adjusted"] < 0.05].itertuples()}
     assert expected

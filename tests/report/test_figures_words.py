@@ -94,6 +94,13 @@ def test_a_box_would_be_found(monkeypatch):
         assert boxes(drawn) == {"北"}
 
 
+@pytest.mark.filterwarnings("ignore:no installed font")
+@pytest.mark.parametrize("letter", ["北", "カ", "서", "ไ", "𐎠", "\uf8ff"])
+def test_a_font_is_found_where_one_is_installed(letter):
+    installed = any(letter in _glyphs(family) for family in (BUNDLED, *_figure_fonts._others()))
+    assert (letter in fonts_for([letter]).missing) == (not installed)
+
+
 def test_fonts_that_claim_everything_are_not_taken():
     families = fonts_for(["word", "北京", "ไทย"]).families
     assert not any(family.startswith(_figure_fonts.UNFIT) for family in families)
