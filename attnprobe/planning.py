@@ -29,6 +29,7 @@ class Options:
     metrics: tuple[str, ...]
     relations: tuple[str, ...]
     scorers: tuple[str, ...] = ("weights",)
+    extras: tuple[str, ...] = ()
     unit: str = "sentence"
     sinks: str = "kept"
     cluster: str = "document"

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
+import xarray as xr
 
 from attnprobe.checkpoint import Checkpoints
+from attnprobe.heads.alongside import collectors_of
 from attnprobe.heads.cases import Cases
-from attnprobe.heads.measure import Prepared, ShardMeasurer, prepare
+from attnprobe.heads.measure import ShardMeasurer
 from attnprobe.heads.relations import choose
+from attnprobe.heads.running import run_through, splits_of
 from attnprobe.heads.scorers import scorers_of
-from attnprobe.heads.tables import SPLIT_NAMES, ShardSums
-from attnprobe.models.capture import run_forward
-from attnprobe.models.inputs import accepted_inputs, from_model_inputs
+from attnprobe.heads.tables import ShardSums
+from attnprobe.heads.tabulate import metric_tables, relation_table
 from attnprobe.models.load import Model
+from attnprobe.models.verify import require, verify
 from attnprobe.planning import Job, Options, Planned, Progress, shards_of
 from attnprobe.records import Sentence
 from attnprobe.registry import METRICS
 from attnprobe.text.align import Encoded
-from attnprobe.text.batching import Shard, collate, split_of_sentence
+from attnprobe.text.batching import Shard
 from attnprobe.text.drops import Drops
 
 Advance = Callable[[int], None]
@@ -37,8 +40,9 @@ def measure_all(
     engine: Engine,
     store: Checkpoints | None,
     progress: Progress | None,
+    each: Callable[[int, ShardSums], None] | None = None,
 ) -> ShardSums:
-    """Every shard's sums, from the store or from the engine, folded in the order of the plan."""
+    """Every shard's sums, from the store or from the engine, folded in the order of the plan and told to `each` in that order."""
     shards = planned.kept if planned.kept is not None else shards_of(model, sentences, options, Drops())
     done = 0
 
@@ -56,7 +60,7 @@ def measure_all(
             else:
                 yield shard, members
 
-    fold = Fold()
+    fold = Fold(each)
     for index, sums in engine(model, options, jobs(), advance):
         if store is not None:
             store.save(index, sums)
@@ -64,10 +68,37 @@ def measure_all(
     return fold.finish()
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """The corpus of a run once more, by its plan: for other questions, or for another model."""
+
+    sentences: Iterable[Sentence]
+    options: Options
+    planned: Planned
+    engine: Engine
+    unverified: bool
+
+    def items(self, model: Model) -> Iterator[Encoded]:
+        """Its sentences as this model reads them."""
+        kept = self.planned.kept
+        jobs = kept if kept is not None else shards_of(model, self.sentences, self.options, Drops())
+        return (item for _, members in jobs for item in members)
+
+    def tables(self, model: Model) -> dict[str, xr.Dataset | None]:
+        """Metrics and relations of another model with the same tokenizer, verified like the first."""
+        if not self.unverified:
+            require(verify(model))
+        options = replace(self.options, extras=())
+        sums = measure_all(model, self.sentences, options, self.planned, self.engine, None, None)
+        relations = relation_table(sums, options.scorers, margin=options.margin)
+        return {"metrics": metric_tables(sums)[0], "relations": relations}
+
+
 class Fold:
     """Adds shards up in the order of the plan, in whatever order they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, each: Callable[[int, ShardSums], None] | None = None) -> None:
+        self._each = each
         self._total: ShardSums | None = None
         self._next = 0
         self._waiting: dict[int, ShardSums] = {}
@@ -77,6 +108,8 @@ class Fold:
         while self._next in self._waiting:
             following = self._waiting.pop(self._next)
             self._total = following if self._total is None else self._total.merge(following)
+            if self._each is not None:
+                self._each(self._next, following)
             self._next += 1
 
     def finish(self) -> ShardSums:
@@ -104,31 +137,14 @@ def measure_shard(
     cases = Cases(members, choose(options.relations))
     scorers = scorers_of(model, options.scorers)
     metrics = [METRICS[name] for name in options.metrics]
-    measurer = ShardMeasurer(metrics, cases, scorers, len(members), without_sinks=options.sinks == "both")
-    for batch in shard.batches:
-        prepared = prepare(
-            padded(model, [members[place] for place in batch]),
-            batch,
-            cases if len(cases) else None,
-            model.device,
-            entities="entity_mass" in options.metrics,
-        )
-        measurer.start(prepared)
-        encoded = from_model_inputs(model, model_inputs(model, prepared), describe=False)
-        run_forward(model, encoded, lambda call, prepared=prepared: measurer.add(call, prepared))  # type: ignore[misc]
-        if advance is not None:
-            advance(len(batch))
-    split = np.array([SPLIT_NAMES.index(split_of_sentence(item.sentence, options.cluster)) for item in members])
+    collectors = collectors_of(options.extras, members)
+    measurer = ShardMeasurer(
+        metrics, cases, scorers, len(members), without_sinks=options.sinks == "both", extras=collectors
+    )
+    words = len(cases) or any(collector.needs_words for collector in collectors.values())
+    entities = "entity_mass" in options.metrics
+    run_through(model, shard, members, measurer, cases if words else None, entities=entities, advance=advance)
+    split = splits_of(members, options.cluster)
     sums = measurer.finish(np.array(shard.clusters), split)
     sums.counts.update(cases_without_token=cases.left_out)
     return sums
-
-
-def padded(model: Model, batch: Sequence[Encoded]) -> Any:
-    pad = getattr(model.tokenizer, "pad_token_id", None)
-    return collate(batch, pad_id=0 if pad is None else pad)
-
-
-def model_inputs(model: Model, prepared: Prepared) -> dict[str, Any]:
-    names = accepted_inputs(model)
-    return {key: value for key, value in prepared.inputs.items() if key in names}

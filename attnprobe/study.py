@@ -14,6 +14,7 @@ import platform
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,15 @@ import xarray as xr
 import attnprobe
 from attnprobe.checkpoint import Checkpoints, checkpoints
 from attnprobe.errors import InputError, explain
+from attnprobe.heads._groups import GroupTotals
+from attnprobe.heads.alongside import Again, extra_tables, late_tables, refuse_unknown_extras
 from attnprobe.heads.corpora import notes_of, passages_of
+from attnprobe.heads.evidence import Evidence
 from attnprobe.heads.examples import example_tables
 from attnprobe.heads.measure import prepare
 from attnprobe.heads.metrics import default_metrics
 from attnprobe.heads.relations import annotated, choose
+from attnprobe.heads.running import inputs_for, padded
 from attnprobe.heads.scorers import refuse_unknown_scorers
 from attnprobe.heads.specialise import label_table
 from attnprobe.heads.tables import ShardSums
@@ -37,11 +42,12 @@ from attnprobe.heads.tabulate import MARGIN, best_table, metric_tables, relation
 from attnprobe.models.capture import as_model
 from attnprobe.models.load import Model
 from attnprobe.models.verify import merge, require, verify
-from attnprobe.planning import DEFAULT_RELATIONS, Options, Planned, Progress, lay_plan, limited
+from attnprobe.planning import DEFAULT_RELATIONS, Job, Options, Planned, Progress, lay_plan, limited, shards_of
 from attnprobe.records import Provenance, Sentence, Study, Verification
 from attnprobe.registry import METRICS
-from attnprobe.sharding import Engine, in_process, measure_all, model_inputs, padded
+from attnprobe.sharding import Engine, Repeat, in_process, measure_all
 from attnprobe.text.batching import PlanOptions
+from attnprobe.text.drops import Drops
 
 
 def run(
@@ -51,6 +57,7 @@ def run(
     metrics: Sequence[str] | None = None,
     relations: Sequence[str] | None = None,
     scorers: Sequence[str] = ("weights",),
+    extras: Sequence[str] = (),
     unit: str = "sentence",
     sinks: str = "kept",
     cluster: str = "document",
@@ -60,6 +67,10 @@ def run(
     shard_sentences: int = 2048,
     margin: float = MARGIN,
     examples: int = 6,
+    importance: int = 0,
+    controls: bool = False,
+    causal: bool = False,
+    totals: bool = False,
     unverified: bool = False,
     corpus: str | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -72,11 +83,17 @@ def run(
     `sentences` is an iterable that can be read twice (a list, or what `read_conllu` and `read_text` return); a plain iterator is read into
     memory. `metrics` and `relations` name registered ones; by default all metrics but those for marked tokens (`entity_mass`, and `segment_mass`
     unless the corpus holds pairs) and `dep`, `udep`; a corpus without trees gives no relations. `scorers` says what relations are read off:
-    `weights`, `norms`, `rollout`, or, slow, `flow` and `value_zeroing`. `unit` is `sentence`, or `passage`:
+    `weights`, `norms`, `rollout`, or, slow, `flow` and `value_zeroing`. `extras` names what is measured besides (see
+    `heads.alongside.EXTRAS`), such as `trees`. `unit` is `sentence`, or `passage`:
     consecutive sentences of a document are read together, as many as the model takes, so that coreference can cross them.
     `sinks` is `kept`, or `both` to measure again with special tokens taken out and rows renormalised. `cluster` is `document` (sentences of a
     document stand or fall together) or `sentence`. `batch_tokens` bounds a batch, `shard_sentences` a shard (what is checkpointed, or sent to a
     worker, at a time). `margin` is the gain over the best offset that a syntactic label asks for.
+
+    Off by default, since each runs the model many times more: `importance` is a number of sentences to measure the importance of heads on
+    (`heads.importance`); `controls` repeats the run with two random-weights models, and `causal` takes each head with a syntactic or semantic
+    label out; both add their evidence to the labels. `totals` keeps totals of groups of clusters, which `heads.compare` needs to pair two
+    studies; shards then hold at most 32 sentences.
 
     With `out` the study is also written there, and each finished shard is kept beside it until then, so that an interrupted run goes on with
     `resume`; the result is the same bits. `engine` runs the shards elsewhere than in this process (`attnprobe.engines`).
@@ -93,6 +110,7 @@ def run(
         metrics=tuple(metrics) if metrics is not None else default_metrics(),
         relations=tuple(relations) if relations is not None else DEFAULT_RELATIONS,
         scorers=tuple(scorers),
+        extras=tuple(extras),
         unit=unit,
         sinks=sinks,
         cluster=cluster,
@@ -100,12 +118,13 @@ def run(
         max_sentences=max_sentences,
         margin=margin,
         examples=examples,
-        plan=PlanOptions(batch_tokens=batch_tokens, window=shard_sentences),
+        plan=PlanOptions(batch_tokens=batch_tokens, window=min(shard_sentences, 32) if totals else shard_sentences),
     )
     for name in options.metrics:
         METRICS[name]
     choose(options.relations)
     refuse_unknown_scorers(options.scorers)
+    refuse_unknown_extras(options.extras)
     if model.tokenizer is None:
         raise InputError(f"{model.name} has no tokenizer, so a corpus of words cannot be run through it.")
     sentences = annotated(sentences, options.relations)
@@ -119,9 +138,22 @@ def run(
         require(checked)
     provenance = _provenance(model, sentences, options, planned, corpus)
 
+    evidence = Evidence(importance, controls, causal)
+
     def measured(store: Checkpoints | None) -> Study:
-        sums = measure_all(model, sentences, options, planned, engine or in_process, store, progress)
-        return Study(_tree(model, sums, checked, provenance, options, planned))
+        kept = GroupTotals() if totals else None
+        each = kept.add if kept is not None else None
+        sums = measure_all(model, sentences, options, planned, engine or in_process, store, progress, each)
+        tree = _tree(model, sums, checked, provenance, options, planned)
+        again = Repeat(sentences, options, planned, engine or in_process, unverified)
+        labels, items = tree["labels"].to_dataset(), partial(again.items, model)
+        groups = evidence.tables(model, labels, items, again.tables, cluster=cluster, seed=seed)
+        groups |= _late(model, sentences, options, planned, tree)
+        if kept is not None:
+            groups["totals"] = kept.finish(options.scorers)
+        for name, table in groups.items():
+            tree[name] = xr.DataTree(table)
+        return Study(tree)
 
     if out is None:
         return measured(None)
@@ -135,6 +167,18 @@ def run(
 def _refuse_unknown(what: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
         raise InputError(explain(f"unknown {what}", expected=" or ".join(known), got=repr(name)))
+
+
+def _late(
+    model: Model, sentences: Iterable[Sentence], options: Options, planned: Planned, tree: xr.DataTree
+) -> dict[str, xr.Dataset]:
+    """What extras make out of the first tables and the corpus run once more."""
+
+    def jobs() -> Iterable[Job]:
+        return planned.kept if planned.kept is not None else shards_of(model, sentences, options, Drops())
+
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    return late_tables(options.extras, groups, Again(model, jobs, options.cluster)) if options.extras else {}
 
 
 def _key(provenance: Provenance) -> str:
@@ -173,7 +217,7 @@ def _verify(model: Model, planned: Planned) -> Verification:
     parts = [verify(model)]
     for batch in planned.batches:
         parts.append(
-            verify(model, **model_inputs(model, prepare(padded(model, batch), range(len(batch)), None, model.device)))
+            verify(model, **inputs_for(model, prepare(padded(model, batch), range(len(batch)), None, model.device)))
         )
     return merge(parts)
 
@@ -232,6 +276,7 @@ def _tree(
     if relations is not None:
         groups["/relations"] = relations
         groups["/best"] = best_table(relations)
+    groups |= extra_tables(options.extras, sums)
     groups |= example_tables(model, planned.examples)
     attributes = provenance.as_attributes()
     attributes |= {

@@ -174,8 +174,8 @@ class ShardMeasurer:
 
     def _metric_sums(self, name: str, starts: np.ndarray, split: np.ndarray) -> RatioSums:
         layers = range(len(self.modules))
-        y = _stack([self._sums[name, layer][0].cpu().numpy() for layer in layers])
-        n = _stack([self._sums[name, layer][1].cpu().numpy() for layer in layers])
+        y = stack_layers([self._sums[name, layer][0].cpu().numpy() for layer in layers])
+        n = stack_layers([self._sums[name, layer][1].cpu().numpy() for layer in layers])
         return by_split(by_cluster(y, starts), by_cluster(n, starts), split)
 
     def _relation_sums(self, cluster: np.ndarray, split: np.ndarray) -> dict[str, RelationSums]:
@@ -184,7 +184,7 @@ class ShardMeasurer:
         for table in (self._hits, self._ties, self._empty):
             # [case scorer direction layer head]
             by_scorer = [
-                _stack([table[scorer, layer].cpu().numpy() for layer in range(len(self.modules))], axis=2)
+                stack_layers([table[scorer, layer].cpu().numpy() for layer in range(len(self.modules))], axis=2)
                 for scorer in self.scorers
             ]
             tables.append(np.stack(by_scorer, axis=1))
@@ -298,7 +298,7 @@ def _between_words(scores: Tensor, prepared: Prepared, members: slice, rows: sli
     return torch.matmul(of[:, None], torch.matmul(scores, to[:, None]))
 
 
-def _stack(arrays: list[np.ndarray], axis: int = 1) -> np.ndarray:
+def stack_layers(arrays: list[np.ndarray], axis: int = 1) -> np.ndarray:
     """Layers side by side on a new axis; a layer with fewer heads than the widest is filled with 0 (counts of 0: undefined)."""
     widest = max(array.shape[axis] for array in arrays)
     filled = []
@@ -309,4 +309,4 @@ def _stack(arrays: list[np.ndarray], axis: int = 1) -> np.ndarray:
     return np.stack(filled, axis=axis)
 
 
-__all__ = ["OFFSETS", "Collector", "Prepared", "Scorer", "ShardMeasurer", "judge", "prepare"]
+__all__ = ["OFFSETS", "Collector", "Prepared", "Scorer", "ShardMeasurer", "judge", "prepare", "stack_layers"]
