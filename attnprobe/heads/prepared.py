@@ -53,7 +53,9 @@ def prepare(
     """Tensors for one batch; `members` are the places of its sentences in the shard. `cases=None`: words are not needed."""
     roles = torch.from_numpy(batch.roles).to(device)
     inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-    if batch.token_types.any():  # GPT-2 takes token types its tokenizer never gives, and would add the embedding of token 0
+    if (
+        batch.token_types.any()
+    ):  # GPT-2 takes token types its tokenizer never gives, and would add the embedding of token 0
         inputs["token_type_ids"] = batch.token_types
     words: dict[str, Any] = {"to_words": None, "from_words": None, "n_cases": None}
     if cases is not None:

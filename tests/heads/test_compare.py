@@ -16,8 +16,8 @@ from attnprobe.heads._matching import _divergence, match_heads
 from attnprobe.heads.compare import _independent, compare
 from attnprobe.models.load import load
 from attnprobe.records import Sentence, Study
-from attnprobe.stream import t_quantile, wilson
 from attnprobe.sharding import in_process
+from attnprobe.stream import t_quantile, wilson
 from tests.tiny import HEAD_DIM, build, byte_tokenizer
 
 HEADS = 3
