@@ -33,7 +33,9 @@ class RatioSums:
     def of(cls, y: np.ndarray, n: np.ndarray) -> RatioSums:
         """Sums over the first axis: `y` and `n` are totals of each cluster, [cluster ...], and broadcast to each other."""
         y, n = np.broadcast_arrays(np.asarray(y, np.float64), np.asarray(n, np.float64))
-        return cls(y.sum(0), (y * y).sum(0), (y * n).sum(0), n.sum(0), (n * n).sum(0), (n > 0).sum(0).astype(np.float64))
+        return cls(
+            y.sum(0), (y * y).sum(0), (y * n).sum(0), n.sum(0), (n * n).sum(0), (n > 0).sum(0).astype(np.float64)
+        )
 
     @classmethod
     def empty(cls, shape: tuple[int, ...]) -> RatioSums:
@@ -94,7 +96,12 @@ def difference(head: RatioSums, offset: RatioSums, product: np.ndarray) -> tuple
 
 
 def _standard_error(
-    ratio: np.ndarray, squared: np.ndarray, times_n: np.ndarray, n_squared: np.ndarray, n: np.ndarray, clusters: np.ndarray
+    ratio: np.ndarray,
+    squared: np.ndarray,
+    times_n: np.ndarray,
+    n_squared: np.ndarray,
+    n: np.ndarray,
+    clusters: np.ndarray,
 ) -> np.ndarray:
     residuals = np.maximum(squared - 2 * ratio * times_n + ratio * ratio * n_squared, 0.0)
     # rounding leaves a trace where all residuals are 0: below it the error is 0
@@ -111,7 +118,7 @@ def t_quantile(clusters: Any) -> np.ndarray:
 
 
 def effective_n(p: np.ndarray, standard_error: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """n over the design effect: p (1 - p) / standard_error^2. Where the error is 0 (all clusters agree) the design effect is 1."""
+    """The effective n, n over the design effect: p (1 - p) / standard_error^2. Where the error is 0 (all clusters agree) the design effect is 1."""
     variance = p * (1 - p)
     known = (standard_error > 0) & (variance > 0)
     return np.where(known, _divide(variance, np.square(standard_error)), n)
@@ -121,7 +128,9 @@ def wilson(p: np.ndarray, n: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.
     """Wilson's interval of a share p on n cases with quantile t."""
     square = t * t
     centre = _divide(p + _divide(square, 2 * n), 1 + _divide(square, n))
-    half = _divide(t * np.sqrt(np.maximum(_divide(p * (1 - p), n) + _divide(square, 4 * n * n), 0.0)), 1 + _divide(square, n))
+    half = _divide(
+        t * np.sqrt(np.maximum(_divide(p * (1 - p), n) + _divide(square, 4 * n * n), 0.0)), 1 + _divide(square, n)
+    )
     return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
 
 
@@ -148,6 +157,6 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def _divide(a: Any, b: Any) -> np.ndarray:
-    """a / b, NaN where b is 0."""
+    """Quotient a / b, NaN where b is 0."""
     a, b = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(b, np.float64))
     return np.divide(a, b, out=np.full(a.shape, np.nan), where=b != 0)
