@@ -31,7 +31,8 @@ COLUMNS = ("accuracy", "low", "high", "n", "baseline", "difference", "difference
 def relation_bars(study: Study, relations: Sequence[str] | None = None, *, width: str = "double") -> PaperFigure:
     """For each relation the head that did best on `select`: its accuracy on `report` with interval, and the baseline it must beat.
 
-    `relations` names them in the order wanted; by default the commonest with enough cases, full labels (`dep:`) before universal ones.
+    `relations` names them in the order wanted; by default those with enough cases, of syntactic ones
+    the commonest and full labels (`dep:`) rather than universal ones.
     Green: the head passes the paired test and gains the margin over the baseline.
     """
     best = part(study, "best", "relation bars")
@@ -72,7 +73,10 @@ def _relations(best: xr.Dataset, table: xr.Dataset, wanted: Sequence[str] | None
     enough = best["n"].values >= float(table.attrs.get("minimum_n", 100))
     full = any(name.startswith("dep:") for name in known)
     kept = [name for name, ok in zip(known, enough, strict=True) if ok and not (full and name.startswith("udep:"))]
-    return (kept or known)[: MOST[width]]
+    kept = kept or known
+    others = [name for name in kept if name.partition(":")[0] not in ("dep", "udep")][: MOST[width]]
+    trees = [name for name in kept if name not in others][: MOST[width] - len(others)]
+    return [name for name in kept if name in trees or name in others]
 
 
 def _plain(name: str, among: Sequence[str]) -> str:

@@ -59,7 +59,7 @@ def against(values: HeadValues) -> str:
     """Chance level or baseline."""
     if values.chance is None:
         return f"{values.note}."
-    return f"{values.note} (chance level or baseline {values.chance:.3g}: {values.chance_name})."
+    return f"{values.note}. {values.reference} {values.chance:.3g}: {values.chance_name}."
 
 
 def size_of(values: HeadValues) -> str:

@@ -118,9 +118,9 @@ def _probe_values(table: xr.Dataset, task: str | None, value: str, where: dict[s
         _at(table, name, at) for name in ("majority", "ceiling", "n", "embedding_accuracy")
     )
     site = f", {at['site']}" if "site" in at else ""
-    note = "0: no more than on the control task" if value == "selectivity" else "Baseline: always the commonest class"
-    if np.isfinite(majority):
-        note += f"; commonest class {majority:.3g}"
+    note = "0: no more than on the control task" if value == "selectivity" else "Test items the probe gets right"
+    if np.isfinite(majority) and value != "accuracy":
+        note += f"; always the commonest class, its accuracy would be {majority:.3g}"
     if np.isfinite(ceiling):
         note += f"; the control task can reach {ceiling:.3g} at most"
     if value == "accuracy" and np.isfinite(embedding):
@@ -137,7 +137,7 @@ def _probe_values(table: xr.Dataset, task: str | None, value: str, where: dict[s
         counted="test items",
         layers=layer_names(table),
         chance=majority if value == "accuracy" and np.isfinite(majority) else None,
-        chance_name="commonest class",
+        chance_name="always the commonest class",
         note=note,
     )
 

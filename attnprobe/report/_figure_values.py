@@ -68,6 +68,8 @@ class HeadValues:
     chance: float | None = None
     """What a reader should hold the numbers against; None where there is no such number."""
     chance_name: str = ""
+    reference: str = "Chance level"
+    """What `chance` is: `Chance level`, or the `Baseline` that a head must beat."""
     note: str = ""
     """A sentence for the caption: how to read the numbers."""
     passed: np.ndarray | None = None
@@ -163,13 +165,13 @@ def relation_values(study: Study, name: str, where: Mapping[str, Any], figure: s
     at = chosen(table["accuracy"], {**defaults, **where}, figure)
     here = table.sel(at, drop=True)
     n = float(here["n"])
-    baseline = baseline_name(here)
     p = here["p_adjusted"].values if "p_adjusted" in here and at["split"] == "report" else None
-    arrow = at["direction"].replace("->", " → ")
+    arrow, way = ("↓", "head to dependent") if at["direction"] == "head->dep" else ("↑", "dependent to head")
+    random = f"; a random choice would score {float(here['chance']):.3g}" if "chance" in here else ""
     return HeadValues(
         name=slug(name, at["direction"].replace("->", "-to-")),
-        title=f"Accuracy on {name}, {arrow}",
-        unit="share of cases",
+        title=f"Accuracy on {name} {arrow}",
+        unit="share",
         value=here["accuracy"].values,
         low=here["low"].values,
         high=here["high"].values,
@@ -177,16 +179,21 @@ def relation_values(study: Study, name: str, where: Mapping[str, Any], figure: s
         counted="cases",
         layers=layer_names(table),
         chance=float(here["baseline"]) if np.isfinite(here["baseline"]) else None,
-        chance_name=baseline,
-        note=f"Split {at['split']}; scorer {at['scorer']}; baseline: {baseline}",
+        chance_name=f"{baseline_name(here)} (share of cases{random})",
+        note=f"{arrow}: from {way}. Split {at['split']}; scorer {at['scorer']}",
+        reference="Baseline",
         passed=None if p is None else (p < 0.05) & (here["difference"].values >= float(table.attrs.get("margin", 0))),
     )
 
 
+RIVALS = {"nearest": "the nearest mention before", "same-word": "the nearest mention before with the same head word"}
+
+
 def baseline_name(table: xr.Dataset) -> str:
     """The baseline of one relation in words: the offset, or the rival that did best on `select`."""
-    if "baseline_name" in table and not str(table["baseline_name"].values).startswith("offset"):
-        return str(table["baseline_name"].values) or "none"
+    rival = str(table["baseline_name"].values) if "baseline_name" in table else "offset"
+    if not rival.startswith("offset"):
+        return RIVALS.get(rival, rival) or "none"
     offset = float(table["baseline_offset"]) if "baseline_offset" in table else np.nan
     return f"always the word at {offset:+.0f}".replace("-", "−") if np.isfinite(offset) else "best fixed offset"
 

@@ -17,7 +17,7 @@ from attnprobe.report._figure_colours import DIVERGING, SEQUENTIAL, contrast, lu
 from attnprobe.report._figure_grid import nice_ticks, number
 from attnprobe.report._figure_labels import labels_of
 from attnprobe.report._figure_values import slug
-from tests.report.test_page_studies import STUDIES, groups_of, large, study_of, whole
+from tests.report.test_page_studies import STUDIES, best, groups_of, large, relations, study_of, whole
 
 LAYERS, HEADS = 3, 5
 LEAST_POINTS = 4.9
@@ -121,7 +121,7 @@ def test_each_figure_tells_what_it_shows(study, name, width):
     assert re.fullmatch(r"[\w.+-]+", drawn.name)
     assert drawn.alt.strip()
     assert re.search(r"(share|nats|tokens|rows)", drawn.caption) or name == "cluster_map"
-    assert re.search(r"(chance|baseline|uniform|Uniform|Baseline|0: no|Thresholds|majority)", drawn.caption), (
+    assert re.search(r"(chance|Chance|baseline|uniform|Uniform|Baseline|0: no|Thresholds|majority)", drawn.caption), (
         drawn.caption
     )
     if not name.startswith("heat_map"):
@@ -295,6 +295,29 @@ def test_relation_bars_leave_out_relations_with_few_cases(study):
         if float(n.sel(relation=name)) >= 100 and not str(name).startswith("udep")
     ]
     assert len(kept) < n.size
+
+
+def test_relation_bars_keep_relations_of_other_families():
+    names = {f"dep:r{number_}": "syntax" for number_ in range(40)} | {"coref:antecedent": "semantics"}
+    table = relations(np.random.default_rng(0), LAYERS, HEADS, names=names)
+    table["n"][:] = 500
+    shown_ = list(
+        figures.relation_bars(study_of(groups_of() | {"/relations": table, "/best": best(table)})).table["relation"]
+    )
+    assert len(shown_) == 20
+    assert shown_[-1] == "coref:antecedent"
+    assert shown_[:3] == ["dep:r0", "dep:r1", "dep:r2"]
+
+
+def test_a_rival_baseline_is_told_in_words(study):
+    groups = groups_of()
+    named = groups["/relations"]["baseline_offset"].astype(str).copy(data=np.full((3, 4), "nearest"))
+    groups["/relations"] = groups["/relations"].assign(
+        baseline_name=named, chance=groups["/relations"]["baseline"] * 0.5
+    )
+    caption = figures.atlas(study_of(groups), "coref:antecedent").caption
+    assert "Baseline 0.25: the nearest mention before" in caption
+    assert "random choice would score 0.125" in caption
 
 
 def test_distances_are_the_offset_mass(study):
