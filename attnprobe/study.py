@@ -93,7 +93,7 @@ def run(
     Off by default, since each runs the model many times more: `importance` is a number of sentences to measure the importance of heads on
     (`heads.importance`); `controls` repeats the run with two random-weights models, and `causal` takes each head with a syntactic or semantic
     label out; both add their evidence to the labels. `totals` keeps totals of groups of clusters, which `heads.compare` needs to pair two
-    studies; shards then hold at most 32 sentences.
+    studies; shards then hold about 16 sentences.
 
     With `out` the study is also written there, and each finished shard is kept beside it until then, so that an interrupted run goes on with
     `resume`; the result is the same bits. `engine` runs the shards elsewhere than in this process (`attnprobe.engines`).
@@ -118,7 +118,7 @@ def run(
         max_sentences=max_sentences,
         margin=margin,
         examples=examples,
-        plan=PlanOptions(batch_tokens=batch_tokens, window=min(shard_sentences, 32) if totals else shard_sentences),
+        plan=PlanOptions(batch_tokens=batch_tokens, window=min(shard_sentences, 16) if totals else shard_sentences),
     )
     for name in options.metrics:
         METRICS[name]

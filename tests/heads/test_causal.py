@@ -59,9 +59,15 @@ def labelled(*claims, shape=(2, 3)):
     """A table of labels: (layer, head, relation, direction) each."""
     told = np.empty(shape, dtype=object)
     for place in np.ndindex(*shape):
-        told[place] = {"labels": [{"family": "position", "label": "next token"}], "nearest_miss": None}
+        told[place] = {"labels": [{"family": "broad", "label": "broad", "metric": "entropy"}], "nearest_miss": None}
     for layer, head, relation, direction in claims:
-        label = {"family": "syntax", "label": relation, "relation": relation, "direction": direction}
+        label = {
+            "family": "syntax",
+            "label": relation,
+            "relation": relation,
+            "direction": direction,
+            "scorer": "weights",
+        }
         told[layer, head]["labels"].append(label)
     texts = np.vectorize(json.dumps, otypes=[object])(told).astype(str)
     return xr.Dataset({"labels": (["layer", "head"], texts)}, attrs={"rules": "{}"})
