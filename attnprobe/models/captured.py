@@ -84,7 +84,7 @@ def real_rows(encoded: Encoded, call: AttentionCall) -> Tensor | None:
     """Which of a call's queries are no padding, [batch query], where they are tokens of the text; None where all count."""
     target = call.kind in ("decoder", "cross") and encoded.target_real is not None
     real = encoded.target_real if target else encoded.real
-    return real if real is not None and call.step == 0 and real.shape[1] == call.q.shape[2] else None
+    return real if real is not None and real.shape[1] == call.q.shape[2] else None
 
 
 def _kept(tokens: tuple[str, ...], keep: Tensor) -> tuple[str, ...]:
@@ -96,8 +96,8 @@ def _block(call: AttentionCall, index: int, keep: Tensor, target: Tensor, neuron
     if call.pattern is None:
         call = with_pattern(call)
     assert call.pattern is not None
-    rows = _positions(target if call.kind in ("decoder", "cross") else keep, call.q.shape[2], last=call.step > 0)
-    columns = _positions(target if call.kind == "decoder" else keep, call.k.shape[2], last=False)
+    rows = _positions(target if call.kind in ("decoder", "cross") else keep, call.q.shape[2])
+    columns = _positions(target if call.kind == "decoder" else keep, call.k.shape[2])
 
     def cut(plane: Tensor) -> Any:
         return plane[index].float().cpu()[:, rows][:, :, columns].numpy()
@@ -115,9 +115,9 @@ def _block(call: AttentionCall, index: int, keep: Tensor, target: Tensor, neuron
     return PatternBlock(call.layer, call.kind, call.index, call.step, cut(call.pattern), source, **extra)
 
 
-def _positions(keep: Tensor, length: int, *, last: bool) -> Tensor:
+def _positions(keep: Tensor, length: int) -> Tensor:
     """Indices of real positions along an axis of `length`, which is longer than `keep` after generation, shorter for one step."""
-    if last or length < len(keep):
+    if length < len(keep):
         return torch.arange(length)
     grown = torch.cat([keep.cpu(), torch.ones(length - len(keep), dtype=torch.bool)])
     return torch.nonzero(grown).squeeze(-1)

@@ -168,7 +168,6 @@ def _quiet_transformers() -> Iterator[None]:
 def _refuse_missing_weights(info: dict[str, Any], name: str, head: str | None) -> None:
     """Refuse a model part of which would start with random weights; no attention of a bare model depends on its pooler."""
     missing = [key for key in info.get("missing_keys", ()) if head or not _POOLER.search(key)]
-    missing += [str(entry[0]) for entry in info.get("mismatched_keys", ())]
     if not missing:
         return
     part = f"its {head} head" if head else "part of the model"
@@ -215,6 +214,14 @@ def _loading_error(error: Exception, name: str, attn: str | None) -> AttnprobeEr
     if attn is not None and "attention implementation" in str(error):
         remedy = f"Use attn={next(other for other in ATTENTION if other != attn)!r}"
         return InputError(explain(f"the family of {name} refuses the attention function {attn!r}", remedy=remedy))
+    if "ignore_mismatched_sizes" in str(error):
+        expected, remedy = (
+            "weights of the sizes that its config.json names",
+            "Choose a checkpoint whose files belong together",
+        )
+        return InputError(
+            explain(f"cannot load the model {name!r}", expected=expected, got="other sizes", remedy=remedy)
+        )
     return InputError(explain(f"cannot load the model {name!r}", expected="a transformers checkpoint", got=told))
 
 

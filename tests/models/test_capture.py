@@ -202,6 +202,15 @@ def test_models_given_otherwise():
     assert len(capture((module, tokenizer), "text").layers) == len(capture(module, input_ids=[[9]]).layers) == LAYERS
 
 
+def test_a_task_head_is_not_run():
+    """Its attention is that of the bare model, and the vocabulary projection costs more than all the rest."""
+    module = build("bert", head="BertForMaskedLM")
+    ran = Outputs(module.cls)
+    taken = capture(module, **inputs_for("bert"))
+    assert ran.seen == []
+    assert [call.module for call in taken.layers] == [f"bert.encoder.layer.{i}.attention.self" for i in range(LAYERS)]
+
+
 def test_a_batch_of_one_word(minilm):
     taken = capture(minilm, "Why")
     assert taken.layer(0).pattern.shape == (1, 12, 3, 3)
@@ -480,6 +489,27 @@ def test_a_view_of_two_sequences():
         *[("decoder", (3, 5, 5)), ("cross", (3, 5, 3))] * 2,
     ]
     assert len(view.target_tokens) == 5
+
+
+def test_a_view_cuts_the_padding_of_source_and_target():
+    mask, target = torch.ones(2, 6, dtype=torch.int64), torch.ones(2, 7, dtype=torch.int64)
+    mask[1, 3:], target[1, 4:] = 0, 0
+    ids = {"input_ids": torch.full((2, 6), 9), "decoder_input_ids": torch.full((2, 7), 10)}
+    model = tiny_model("bart", tokenizer=byte_tokenizer())
+    view = capture(model, **ids, attention_mask=mask, decoder_attention_mask=target).view(1)
+    assert {b.kind: b.pattern.shape[-2:] for b in view.blocks} == {
+        "encoder": (3, 3),
+        "decoder": (4, 4),
+        "cross": (4, 3),
+    }
+    assert (len(view.tokens), len(view.target_tokens)) == (3, 4)
+    checked = verify(model, **ids, attention_mask=mask, decoder_attention_mask=target)
+    assert checked.ok
+    assert dict(zip(checked.kind, checked.rows_excluded.tolist(), strict=True)) == {
+        "encoder": 9,
+        "decoder": 9,
+        "cross": 9,
+    }
 
 
 def test_half_precision_views_are_float32():

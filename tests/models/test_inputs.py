@@ -102,9 +102,13 @@ def test_padding_on_the_left_does_not_move_positions(family):
 
 
 def test_token_types_go_only_to_models_that_take_them(bert):
-    distilbert = tiny_model("distilbert", tokenizer=byte_tokenizer())
-    assert set(encode(distilbert, "ab").inputs) == {"input_ids", "attention_mask"}
-    assert set(encode(bert, "ab").inputs) <= {"input_ids", "attention_mask", "token_type_ids"}
+    tokenizer = byte_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    for family, takes in (("distilbert", False), ("bert", True)):
+        inputs = encode(tiny_model(family, tokenizer=tokenizer), "ab").inputs
+        assert ("token_type_ids" in inputs) == takes
+        assert {"input_ids", "attention_mask"} <= inputs.keys()
+    assert "token_type_ids" not in encode(bert, "ab").inputs  # its tokenizer knows none
 
 
 def test_unknown_words_only(minilm):
@@ -264,6 +268,13 @@ def test_inputs_without_tokens():
     view = taken.view(1)
     assert view.tokens == ()
     assert view.blocks[0].pattern.shape == (3, 5, 5)
+
+
+def test_special_tokens_of_ids_are_known_and_padding_is_none():
+    model = tiny_model("bert", tokenizer=byte_tokenizer())
+    taken = capture(model, input_ids=[[1, 9, 10, 2], [1, 9, 2, 0]], attention_mask=[[1, 1, 1, 1], [1, 1, 1, 0]])
+    assert taken.encoded.special.tolist() == [[True, False, False, True], [True, False, True, False]]
+    assert taken.encoded.alignments[1].word_index.tolist() == [-1, 0, -1, -1]
 
 
 def test_undescribed_inputs_have_no_tokens(bert):

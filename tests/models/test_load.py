@@ -273,6 +273,16 @@ def test_a_missing_part_of_the_body_is_refused_and_a_missing_pooler_is_not(bert_
         load(bert_copy)
 
 
+def test_weights_of_another_size_are_refused(bert_copy):
+    weights = load_file(bert_copy / "model.safetensors")
+    weights["encoder.layer.0.attention.self.query.weight"] = weights["encoder.layer.0.attention.self.query.weight"][:20]
+    save_file(
+        {k: v.contiguous() for k, v in weights.items()}, bert_copy / "model.safetensors", metadata={"format": "pt"}
+    )
+    with pytest.raises(InputError, match=r"expected weights of the sizes that its config.json names, got other sizes"):
+        load(bert_copy)
+
+
 def test_heads_name_classes_that_exist():
     import transformers
 
@@ -438,9 +448,17 @@ def test_offline_is_an_environment_failure(monkeypatch):
 def test_loading_leaves_the_logging_of_transformers_as_it_was():
     from transformers.utils import logging
 
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    load("minilm")
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    found = logging.get_verbosity()
+    try:
+        for level, show in ((logging.INFO, logging.enable_progress_bar), (found, logging.disable_progress_bar)):
+            logging.set_verbosity(level)
+            show()
+            before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+            load("minilm")
+            assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    finally:
+        logging.set_verbosity(found)
+        logging.enable_progress_bar()
 
 
 def test_the_model_is_a_record():
