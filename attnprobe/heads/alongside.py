@@ -14,7 +14,10 @@ import xarray as xr
 
 from attnprobe.errors import InputError, near_names
 from attnprobe.heads.cases import Cases
+from attnprobe.heads.cluster import Clusters, cluster_table
+from attnprobe.heads.histograms import Histograms, histogram_table
 from attnprobe.heads.measure import Collector, ShardMeasurer
+from attnprobe.heads.patterns import Patterns, pattern_table
 from attnprobe.heads.running import run_through, splits_of
 from attnprobe.heads.tables import ShardSums
 from attnprobe.heads.trees import Trees, tree_table, with_ensembles
@@ -41,6 +44,17 @@ def _tree_groups(sums: ShardSums) -> dict[str, xr.Dataset]:
 
 EXTRAS: dict[str, Extra] = {
     "trees": Extra("UAS and UUAS of every head, and of ensembles (runs the corpus twice)", Trees, _tree_groups),
+    "patterns": Extra(
+        "shapes of patterns: vertical, diagonal, mixed, block",
+        Patterns,
+        lambda sums: {"/patterns": pattern_table(sums)},
+    ),
+    "clusters": Extra(
+        "distances between heads, clusters, a map", Clusters, lambda sums: {"/clusters": cluster_table(sums)}
+    ),
+    "histograms": Extra(
+        "distributions of distance, offset and entropy", Histograms, lambda sums: {"/histograms": histogram_table(sums)}
+    ),
 }
 
 

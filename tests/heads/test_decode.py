@@ -99,6 +99,11 @@ def test_gold_trees_bridge_what_is_left_out():
         assert len(tree.dependents) == len(tree) - 1
 
 
+def test_a_word_under_two_words_left_out_hangs_on_the_one_above_them():
+    tree = gold_tree([0, 1, 2, 3, 4], np.array([True, True, False, False, True]))
+    assert tree.heads.tolist() == [-1, 0, 1]
+
+
 def test_the_solver_is_chosen_once_and_told():
     decode.solver.cache_clear()
     assert solver() is solver()

@@ -109,7 +109,8 @@ def test_a_token_without_value_has_no_norm_whatever_its_weight():
         with torch.no_grad():
             value.weight.zero_()
             value.bias.zero_()
-    assert all(float(np.abs(found).max()) == 0 for found in scored(model, "norms"))
+    for name in ("norms", "value_zeroing"):
+        assert all(float(np.abs(found).max()) == 0 for found in scored(model, name))
 
 
 @pytest.mark.parametrize("part", [None, 60])
@@ -178,8 +179,9 @@ def test_relations_can_be_read_off_other_scorers_alone(model):
 
 
 def test_scorers_that_do_not_fit_are_refused(model):
-    with pytest.raises(InputError, match="unknown scorer 'norm'; near names: norms"):
-        run(model, SENTENCES, scorers=["norm"])
+    for ask in (lambda: run(model, SENTENCES, scorers=["norm"]), lambda: scorers_of(model, ["norm"])):
+        with pytest.raises(InputError, match="unknown scorer 'norm'; near names: norms"):
+            ask()
     long = Sentence("long", ("word",) * 12, heads=(0, *[1] * 11), deprels=("root", *["obj"] * 11))
     with pytest.raises(InputError, match="too long for attention flow: expected at most 32 tokens"):
         run(model, [*SENTENCES, long], scorers=["flow"])
