@@ -166,7 +166,7 @@ class _Tally:
         self._hits = sums if self._hits is None else self._hits + sums
         self.n = np.bincount(cluster, minlength=self._n_clusters).astype(np.float64)
         self.by_seed.append(hits.mean(1))
-        self.penalty.append(fitted.penalty.double().cpu().numpy())
+        self.penalty.append(fitted.penalty.cpu().double().numpy())
 
     @property
     def hits(self) -> np.ndarray:

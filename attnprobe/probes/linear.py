@@ -88,7 +88,7 @@ class _Objective:
         losses, gradient = loss_and_gradient(self.words, points, self.heads[which])
         slopes = points[..., :-1]
         gradient[..., :-1] += self.decay * slopes
-        return losses + 0.5 * self.decay * slopes.square().sum((-2, -1)).double().cpu(), gradient
+        return losses + 0.5 * self.decay * slopes.square().sum((-2, -1)).cpu().double(), gradient
 
     def curvature(self, points: Tensor) -> Preconditioner:
         return Preconditioner(self.words, points, self.heads, self.decay)

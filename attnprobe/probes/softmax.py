@@ -79,7 +79,7 @@ def loss_and_gradient(
             if weight is not None:
                 surprise.mul_(weight)
                 scores.mul_(weight)
-            losses[place] += surprise.sum((-2, -1)).double().cpu()
+            losses[place] += surprise.sum((-2, -1)).cpu().double()
             into[..., :-1] += scores @ part
             into[..., -1] += scores.sum(-1)
     share = 1 / len(words) if words.weight is None else 1.0
@@ -112,9 +112,14 @@ def _scores(w: Tensor, part: Tensor) -> Tensor:
     return torch.addmm(intercept, slopes, part.mT) if w.ndim == 2 else torch.baddbmm(intercept, slopes, part.mT)
 
 
+def one_at_a_time(x: Tensor) -> bool:
+    """Whether heads are computed one after the other: on the CPU, where that is no slower and keeps their bits apart."""
+    return x.device.type == "cpu"
+
+
 def _parts(words: Words, weights: Tensor, heads: Tensor) -> Iterator[tuple[int | slice, Tensor, Tensor]]:
     """(place among `heads`, vectors, weights): head by head on the CPU, all together elsewhere."""
-    if words.x.device.type == "cpu":
+    if one_at_a_time(words.x):
         for place, head in enumerate(heads.tolist()):
             yield place, words.x[head], weights[place].clone()  # a copy is aligned
     else:
@@ -137,14 +142,14 @@ def _block(words: Words, x: Tensor, block: slice) -> tuple[Tensor, Tensor, Tenso
 
 def matmul(a: Float[Tensor, "head n k"], b: Float[Tensor, "head k m"]) -> Float[Tensor, "head n m"]:
     """Products head by head; on the CPU one at a time and aligned, so that their bits do not depend on the batch."""
-    if a.device.type != "cpu":
+    if not one_at_a_time(a):
         return a @ b
     return torch.stack([x.clone() @ y.clone() for x, y in zip(a, b, strict=True)])
 
 
 def eigen(a: Float[Tensor, "head dim dim"]) -> tuple[Float[Tensor, "head dim"], Float[Tensor, "head dim dim"]]:
     """Eigenvalues and eigenvectors of symmetric matrices, in float64 on the CPU, one at a time and aligned."""
-    found = [torch.linalg.eigh(matrix.clone()) for matrix in a.double().cpu()]
+    found = [torch.linalg.eigh(matrix.clone()) for matrix in a.cpu().double()]
     return torch.stack([values for values, _ in found]), torch.stack([vectors for _, vectors in found])
 
 

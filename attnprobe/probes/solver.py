@@ -106,7 +106,7 @@ def minimise(
     brought = torch.full_like(value, torch.inf)
     while True:
         direction = remembered.direction(gradient, precondition)
-        slope = _dot(gradient, direction).double().cpu()
+        slope = _dot(gradient, direction).cpu().double()
         result.value[which] = value
         result.gap[which] = -0.5 * slope / value.clamp(min=1e-12)
         done = (result.gap[which] <= gap) & (brought <= BELIEVED * gap * value) | (result.gap[which] <= gap / BELIEVED)

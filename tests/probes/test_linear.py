@@ -145,6 +145,27 @@ def test_heads_do_not_depend_on_each_other(words):
         assert single.penalty[0] == together.penalty[head]
 
 
+def test_all_heads_at_once_as_on_a_gpu_give_the_same_numbers(words, monkeypatch):
+    held = words.take(torch.arange(50))
+    expected = fit(words, penalties=(30.0, 3.0), held_out=held)
+    monkeypatch.setattr(softmax, "one_at_a_time", lambda x: False)
+    found = fit(words, penalties=(30.0, 3.0), held_out=held)
+    torch.testing.assert_close(found.weights, expected.weights, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=0)
+    assert torch.equal(found.penalty, expected.penalty)
+    assert torch.equal(found.predict(held), expected.predict(held))
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_numbers(words):
+    device = "cuda" if torch.cuda.is_available() else "mps"
+    moved = Words(words.x.to(device), words.y.to(device), CLASSES)
+    expected, found = (fit(given, penalties=(3.0,)) for given in (words, moved))
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-4, atol=0)
+    same = found.predict(moved).cpu() == expected.predict(words)
+    assert same.double().mean() > 0.99
+
+
 def test_the_same_fit_twice_is_the_same_bits(words):
     first, second = (fit(words, penalties=(3.0,)) for _ in range(2))
     assert torch.equal(first.weights, second.weights)
