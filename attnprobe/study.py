@@ -102,6 +102,7 @@ def run(
     stops the run unless `unverified` is set. Raises `InputError` for unknown names or a corpus of which nothing is left.
     """
     model = as_model(model)
+    _fix_threads()
     _refuse_unknown("view of sinks", sinks, ("kept", "both"))
     _refuse_unknown("unit", unit, ("sentence", "passage"))
     if iter(sentences) is sentences:
@@ -164,6 +165,11 @@ def run(
     return study
 
 
+def _fix_threads() -> None:
+    """Keep the number of threads as it is: told so, MKL no longer takes fewer on a busy machine, which would change the last bits."""
+    torch.set_num_threads(torch.get_num_threads())
+
+
 def _refuse_unknown(what: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
         raise InputError(explain(f"unknown {what}", expected=" or ".join(known), got=repr(name)))
@@ -200,6 +206,7 @@ def gather(
 ) -> Study:
     """A study of other tables: `compute(model, sentences)` gives them by group, after the capture has been verified as in `run`."""
     model = as_model(model)
+    _fix_threads()
     if iter(sentences) is sentences:
         sentences = list(sentences)
     options = Options((), (), cluster=cluster, seed=seed, max_sentences=max_sentences, examples=0)
