@@ -157,8 +157,8 @@ def killed_until_done(out, kills, seed):
 
 
 @pytest.mark.slow
-def test_twenty_random_kills_give_the_same_bits(minilm, corpus, tmp_path):
-    wanted = run(minilm, corpus, max_sentences=60, shard_sentences=12)
+def test_twenty_random_kills_give_the_same_bits(minilm_sdpa, corpus, tmp_path):
+    wanted = run(minilm_sdpa, corpus, max_sentences=60, shard_sentences=12)
     hits = 0
     for seed in range(10):
         out = tmp_path / f"s{seed}.nc"
@@ -170,10 +170,10 @@ def test_twenty_random_kills_give_the_same_bits(minilm, corpus, tmp_path):
     assert hits >= 20
 
 
-def test_one_kill_gives_the_same_bits(minilm, corpus, tmp_path):
+def test_one_kill_gives_the_same_bits(minilm_sdpa, corpus, tmp_path):
     out = tmp_path / "s.nc"
     killed_until_done(out, 1, 7)
-    same(open_study(out), run(minilm, corpus, max_sentences=60, shard_sentences=12))
+    same(open_study(out), run(minilm_sdpa, corpus, max_sentences=60, shard_sentences=12))
 
 
 def test_the_store_ignores_a_part_left_by_a_kill(tmp_path):

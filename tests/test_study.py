@@ -201,9 +201,9 @@ def test_a_newer_format_says_to_update(study, tmp_path):
 
 
 @pytest.mark.shared
-def test_ewt_dev_gives_the_independent_reference(minilm, shared_data):
+def test_ewt_dev_gives_the_independent_reference(minilm_sdpa, shared_data):
     """2,001 sentences: every accuracy and baseline of the reference to 0.0001, entropy, mass and the best heads."""
-    study = run(minilm, read_conllu(shared_data / "ud/en_ewt/en_ewt-ud-dev.conllu"), examples=0)
+    study = run(minilm_sdpa, read_conllu(shared_data / "ud/en_ewt/en_ewt-ud-dev.conllu"), examples=0)
     reference = json.loads((shared_data / "reference/reference_minilm_ewt_dev.json").read_text())
     assert study.attributes["sentences_kept"] == reference["sentences"]
     relations = study["relations"].sel(split="all", scorer="weights")
