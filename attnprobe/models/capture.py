@@ -181,7 +181,7 @@ def _generate(model: Model, encoded: Encoded, recorder: Recorder, max_new_tokens
     if not two_stacks and encoded.length and not bool(encoded.real[:, -1].all()):
         remedy = "Set `model.tokenizer.padding_side = 'left'`"
         raise InputError(explain("cannot go on from texts that are padded on the right", remedy=remedy))
-    accepted = accepted_inputs(model) - {"position_ids"}  # generation counts positions itself
+    accepted = accepted_inputs(model)
     inputs = {name: value for name, value in encoded.inputs.items() if name in accepted}
     with counting_passes(model.backbone, recorder.start, lambda: scope.current().recorder is recorder):
         model.module.generate(  # type: ignore[operator]

@@ -352,6 +352,16 @@ def test_generation_gives_every_step(family, attn):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_generation_after_padding_is_that_of_the_text_alone(family):
+    tokenizer = byte_tokenizer(specials=False, padding_side="left")
+    model = load((generating(family), tokenizer))
+    together, alone = capture(model, ["abcd", "xy"], max_new_tokens=3), capture(model, "xy", max_new_tokens=3)
+    for both, one in zip(together.layers, alone.layers, strict=True):
+        rows, columns = one.pattern.shape[-2:]
+        torch.testing.assert_close(both.pattern[1:, :, -rows:, -columns:], one.pattern, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_step_of_one_token_sees_all_before_it(family):
     """Without padding there is no mask, and the flag that hides later keys means nothing for a single query."""
     model = load((generating(family, attn="sdpa"), byte_tokenizer(specials=False)))
@@ -427,8 +437,11 @@ def test_an_attention_function_that_hides_its_mask_is_refused(name):
 
 
 def test_the_budget_is_refused_before_and_kept_during_the_run(minilm):
+    ran = Outputs(minilm.module)
     with pytest.raises(CaptureError, match=r"keep too much: expected at most 1 MB, got \d+ MB or more.*use `record`"):
         capture(minilm, ["word " * 200] * 3, max_bytes=2**20)
+    ran.handle.remove()
+    assert ran.seen == []
     vit = tiny_model("vit")
     assert estimate_bytes(vit, 3, 0) == 0  # a model without tokens: only what comes out tells
     calls = capture(vit, **inputs_for("vit")).layers
