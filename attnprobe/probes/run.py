@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+import attnprobe
 from attnprobe.errors import InputError, explain, near_names
 from attnprobe.models.capture import ModelLike, as_model
 from attnprobe.models.model import Model
@@ -24,6 +26,7 @@ from attnprobe.probes.examples import Clusters, Examples
 from attnprobe.probes.features import SITES, Features, extract
 from attnprobe.probes.linear import PENALTIES, check_penalties
 from attnprobe.probes.mdl import UNITS
+from attnprobe.probes.steps import Progress, Steps
 from attnprobe.probes.table import Against, Scores, faults_as_json
 from attnprobe.probes.tasks import WordLabels, choose_tasks
 from attnprobe.probes.word_embeddings import principal_axes
@@ -33,8 +36,6 @@ from attnprobe.text.batching import PlanOptions
 
 DEFAULT_TASKS = ("upos", "deprel", "position", "tree_depth", "ner")
 Task = str | ProbeTask | Callable[[Sentence], WordLabels]
-Progress = Callable[[int, int, str], None]
-"""Told (steps done, steps in all, what is next): a step is one site of one layer."""
 
 
 def probe(
@@ -52,6 +53,7 @@ def probe(
     cluster: str = "document",
     batch_tokens: int = 2048,
     scratch: str | os.PathLike[str] | None = None,
+    checkpoints: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> xr.Dataset:
     """Probe every head of `model` for what the tasks ask, and return the `/probes` table.
@@ -64,7 +66,8 @@ def probe(
 
     `tasks` are names, tasks, or functions `Sentence -> labels` (see `choose_tasks`). `sites`: q, k, v, context. `pieces` says how a word's
     pieces become its vector: mean, first or last. `states` probes hidden states too. `mdl` adds code lengths and learning curves (first seed),
-    in bits or in the mixed `unit` "reference" of the published code. Vectors of all words are kept in a folder under `scratch` meanwhile.
+    in bits or in the mixed `unit` "reference" of the published code. Vectors of all words are kept in a folder under `scratch` meanwhile. With
+    `checkpoints`, a folder of that name keeps each finished step (a site of a layer), and the same call goes on from there.
 
     A task that cannot be fitted (no labels, one class, nothing in one of the splits) is NaN, and the attribute `not_probed` says why. Raises
     `InputError` where this holds for all, for labels of the wrong length, and for a corpus that cannot be split.
@@ -82,7 +85,8 @@ def probe(
     )
     plan = _plan(corpus, options, seeds, model.device)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="attnprobe-") as folder:
-        return _probed(model, corpus, plan, options, Path(folder), progress)
+        kept = None if checkpoints is None else Path(checkpoints)
+        return _probed(model, corpus, plan, options, Path(folder), kept, progress)
 
 
 @dataclass(frozen=True)
@@ -115,47 +119,63 @@ def _plan(corpus: Corpus, options: _Options, seeds: int, device: torch.device) -
 
 
 def _probed(
-    model: Model, corpus: Corpus, plan: Plan, options: _Options, folder: Path, progress: Progress | None
+    model: Model,
+    corpus: Corpus,
+    plan: Plan,
+    options: _Options,
+    folder: Path,
+    checkpoints: Path | None,
+    progress: Progress | None,
 ) -> xr.Dataset:
     features = _extracted(model, corpus, options, folder / "trained", options.states)
-    per_model = len(features.layers) * len(options.sites)
     states = features.states if options.states else 0
-    steps = _Steps(per_model * (1 + len(RANDOM_WEIGHTS)) + 1 + states, progress)
-    steps.next("word embeddings")
-    embedding = score(_reduced(features, corpus.clusters, plan.seeds[0], _head_dim(features, options)), plan)
+    total = len(features.layers) * len(options.sites) * (1 + len(RANDOM_WEIGHTS)) + 1 + states
+    steps = Steps(total, progress, checkpoints, _key(model, plan, options) if checkpoints is not None else "")
+    dim = _head_dim(features, options)
+    reduced = _reduced(features, corpus.clusters, plan.seeds[0], dim)
+    embedding = steps.run("word embeddings", lambda: score(reduced, plan))
     heads = _scored_heads(features, plan, options, steps, "trained")
-    of_states = []
-    for place in range(states):
-        steps.next(f"hidden states {place}")
-        of_states.append(score(features.state(place), replace(plan, mdl=False)))
+    of_states = [
+        steps.run(f"hidden states {place}", lambda i=place: score(features.state(i), replace(plan, mdl=False)))  # type: ignore[misc]
+        for place in range(states)
+    ]
     random = {}
     for kind in RANDOM_WEIGHTS:
         drawn = random_weights(model, kind, seed=plan.seeds[0])
         untrained = _extracted(drawn, corpus, options, folder / kind, False)
         random[kind] = _scored_heads(untrained, plan, options, steps, kind, task_only=True)
     steps.finish()
-    names = [examples.task.name for examples in corpus.examples]
-    kinds = [examples.task.kind for examples in corpus.examples]
-    attributes = _attributes(corpus, plan, options, names)
-    return Scores(
-        names, kinds, features.layers, heads, random, embedding, of_states, _against(plan), attributes
-    ).dataset()
+    names, kinds = zip(*((examples.task.name, examples.task.kind) for examples in corpus.examples), strict=True)
+    scores = Scores(
+        names,
+        kinds,
+        features.layers,
+        heads,
+        random,
+        embedding,
+        of_states,
+        _against(plan),
+        _attributes(corpus, plan, options, names),
+    )
+    return scores.dataset()
 
 
-class _Steps:
-    """Counts the steps of a run, for who watches it."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._total, self._progress, self._begun = total, progress, 0
-
-    def next(self, what: str) -> None:
-        if self._progress is not None:
-            self._progress(self._begun, self._total, what)
-        self._begun += 1
-
-    def finish(self) -> None:
-        if self._progress is not None:
-            self._progress(self._total, self._total, "done")
+def _key(model: Model, plan: Plan, options: _Options) -> str:
+    """What the numbers of a step depend on."""
+    labels = hashlib.sha256()
+    for examples in plan.examples:
+        labels.update(repr((examples.task.name, examples.classes)).encode())
+        for array in (examples.rows, examples.y, examples.cluster, examples.type):
+            labels.update(np.ascontiguousarray(array).tobytes())
+    told = {
+        "model": model.sha256,
+        "labels": labels.hexdigest(),
+        "report": hashlib.sha256(plan.clusters.report.tobytes()).hexdigest(),
+        "seeds": len(plan.seeds),
+        "versions": [attnprobe.__version__, torch.__version__, np.__version__],
+        **asdict(options),
+    }
+    return json.dumps(told, indent=1)
 
 
 def _extracted(model: Model, corpus: Corpus, options: _Options, folder: Path, states: bool) -> Features:
@@ -173,14 +193,15 @@ def _extracted(model: Model, corpus: Corpus, options: _Options, folder: Path, st
 
 
 def _scored_heads(
-    features: Features, plan: Plan, options: _Options, steps: _Steps, what: str, *, task_only: bool = False
+    features: Features, plan: Plan, options: _Options, steps: Steps, what: str, *, task_only: bool = False
 ) -> dict[str, list[dict[str, np.ndarray]]]:
     found: dict[str, list[dict[str, np.ndarray]]] = {}
     for site in options.sites:
         found[site] = []
         for place in range(len(features.layers)):
-            steps.next(f"{what}, {site} of layer {features.layers[place].layer}")
-            found[site].append(score(features.heads(site, place), plan, task_only=task_only))
+            name = f"{what}, {site} of layer {features.layers[place].layer}"
+            numbers = steps.run(name, lambda s=site, i=place: score(features.heads(s, i), plan, task_only=task_only))  # type: ignore[misc]
+            found[site].append(numbers)
             features.forget(site, place)
     return found
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnprobe.errors import InputError
+from attnprobe.errors import EnvironmentFailure, InputError
 from attnprobe.probes import probe
 from attnprobe.probes.table import Scores
 from attnprobe.records import Sentence
@@ -101,6 +101,37 @@ def test_the_same_call_gives_the_same_table_and_saves(tiny, short_sentences, tmp
     without = probe(tiny, short_sentences, **options, mdl=False)
     assert "compression" not in without
     np.testing.assert_array_equal(without["accuracy"], first["accuracy"])
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same_table(tiny, short_sentences, tmp_path, monkeypatch):
+    from attnprobe.probes import run
+
+    options = {"tasks": ["upos"], "sites": ("q",), "seeds": 1, "states": False, "penalties": (10,), "mdl": False}
+    expected = probe(tiny, short_sentences, **options)
+    done = []
+
+    def until_the_third(x, plan, **more):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(True)
+        return original(x, plan, **more)
+
+    original = run.score
+    monkeypatch.setattr(run, "score", until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        probe(tiny, short_sentences, **options, checkpoints=tmp_path / "kept")
+    done.clear()
+    monkeypatch.setattr(run, "score", lambda x, plan, **more: done.append(True) or original(x, plan, **more))
+    xr.testing.assert_identical(probe(tiny, short_sentences, **options, checkpoints=tmp_path / "kept"), expected)
+    assert (
+        len(done) == 7 - 2
+    )  # word embeddings, two layers, and these twice with random weights, two of them done before
+    with pytest.raises(InputError, match="cannot resume"):
+        probe(tiny, short_sentences, **{**options, "penalties": (1,)}, checkpoints=tmp_path / "kept")
+    [first, *_] = (tmp_path / "kept").glob("*.npz")
+    first.write_bytes(b"broken")
+    with pytest.raises(EnvironmentFailure, match="Delete that file"):
+        probe(tiny, short_sentences, **options, checkpoints=tmp_path / "kept")
 
 
 def test_heads_that_share_a_key_head_share_its_numbers(short_sentences):
