@@ -85,6 +85,8 @@ def control_table(
     table = xr.concat(
         parts, xr.DataArray(list(kinds), dims="control", name="control"), join="exact", combine_attrs="override"
     )
+    for values in table.data_vars.values():
+        values.encoding = {"zlib": True, "complevel": 4}
     return table.assign_attrs(seed=seed, model_sha256=json.dumps(hashes))
 
 

@@ -190,7 +190,7 @@ def _measure(run: _Run, data: Given, sentences: Sequence[Sentence]) -> tuple[np.
                 values[number] = _gradients(run, data, sentences)
                 continue
             for layer, head in run.heads():
-                with ablating(model, [(layer, head)], how=ABLATIONS[kind], means=run.means):
+                with ablating(model, [(layer, head)], how=ABLATIONS[kind], means=run.means or None):
                     after = _watch.observe(model, data)
                 values[number, :, layer, head] = _numbers(_watch.mean_of(data, _watch.change(data, after, before)))
         full = torch.zeros(len(sentences)) if data.targets is None else _watch.mean_of(data, before)

@@ -196,6 +196,15 @@ def test_neither_batches_nor_the_order_of_sentences_change_anything(family, head
             np.testing.assert_allclose(other[name], values, atol=1e-9, err_msg=name)
 
 
+def test_kinds_asked_for_alone_are_those_asked_for_together():
+    model = tiny()
+    together = measure_importance(model, SENTENCES)
+    for kind in KINDS:
+        alone = measure_importance(model, SENTENCES, kinds=[kind])
+        np.testing.assert_array_equal(alone[kind], together[kind])
+        assert not {other for other in KINDS if other != kind} & set(alone.data_vars)
+
+
 def test_a_dead_head_scores_nothing_and_a_dead_layer_has_no_shares():
     model = tiny()
     value = oracle.projection(model.module, "bert", 1, oracle.VALUE)
