@@ -68,6 +68,14 @@ def refuse_too_long(model: Model, length: int, what: str) -> None:
         )
 
 
+def refuse_unknown_ids(model: Model, ids: Tensor, what: str) -> None:
+    """Raise for token ids that the model has no vector for, before a device does it without a word of why."""
+    size = getattr(model.text_config, "vocab_size", None)
+    if isinstance(size, int) and not 0 <= int(ids.min()) <= int(ids.max()) < size:
+        got = f"{int(ids.min())} to {int(ids.max())}"
+        raise InputError(explain(what, expected=f"token ids from 0 to {size - 1}", got=got))
+
+
 def show_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
     """Tokens as text to show: a WordPiece as the vocabulary spells it, others decoded where that gives text."""
     shown = []
@@ -155,10 +163,7 @@ def _real(model: Model, ids: Tensor, mask: Tensor | None, name: str = "input_ids
     """Which tokens are no padding, after checks of the ids."""
     if ids.ndim != 2 or ids.numel() == 0:
         raise InputError(explain(f"wrong {name}", expected="[batch token], not empty", got=str(tuple(ids.shape))))
-    size = getattr(model.text_config, "vocab_size", None)
-    if isinstance(size, int) and not 0 <= int(ids.min()) <= int(ids.max()) < size:
-        got = f"{int(ids.min())} to {int(ids.max())}"
-        raise InputError(explain(f"wrong {name}", expected=f"token ids from 0 to {size - 1}", got=got))
+    refuse_unknown_ids(model, ids, f"wrong {name}")
     refuse_too_long(model, ids.shape[1], "input")
     if mask is None:
         if name == "input_ids":

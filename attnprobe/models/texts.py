@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnprobe.errors import InputError, explain
-from attnprobe.models.inputs import Encoded, accepted_inputs, refuse_too_long, show_tokens
+from attnprobe.models.inputs import Encoded, accepted_inputs, refuse_too_long, refuse_unknown_ids, show_tokens
 from attnprobe.models.model import Model
 from attnprobe.records import Sentence, WordAlignment
 from attnprobe.text.align import align
@@ -119,6 +119,7 @@ def _batch(model: Model, rows: Sequence[_Row], target: Tensor | None) -> Encoded
     left = getattr(tokenizer, "padding_side", "right") == "left"
     fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0  # type: ignore[union-attr]
     ids, types = _padded([row.ids for row in rows], fill, left), _padded([row.types for row in rows], 0, left)
+    refuse_unknown_ids(model, ids, f"the tokenizer is not the one of {model.name}")
     words = _padded([row.word_index.tolist() for row in rows], -1, left)
     real = _padded([[1] * len(row.ids) for row in rows], 0, left).bool()
     given = {"input_ids": ids, "attention_mask": real.long()}

@@ -221,6 +221,14 @@ def test_a_text_and_model_inputs_at_once(bert):
         capture(bert, text_pair="text")
 
 
+def test_a_tokenizer_of_another_model(minilm):
+    model = tiny_model("bert", tokenizer=minilm.tokenizer)
+    with pytest.raises(
+        InputError, match=r"the tokenizer is not the one of BertModel: expected token ids from 0 to 262, got 101 to"
+    ):
+        capture(model, "the cat")
+
+
 def test_padding_without_a_mask_warns(bert):
     with pytest.warns(UserWarning, match="hold padding and no attention_mask was given"):
         capture(bert, input_ids=[[9, 10, 0]])

@@ -10,8 +10,9 @@ import torch
 from attnprobe.attention.call import AttentionCall
 from attnprobe.errors import CaptureError
 from attnprobe.models import scope
-from attnprobe.models.capture import capture, record
+from attnprobe.models.capture import capture, record, run_forward
 from attnprobe.models.hooks import hooking
+from attnprobe.models.inputs import from_model_inputs
 from attnprobe.models.interface import editing, recording
 from attnprobe.models.intervene import ablating
 from attnprobe.models.load import load
@@ -118,6 +119,29 @@ def test_generation_inside_a_capture_does_not_count_for_it():
 
     record(model, [inputs], each=each)
     assert seen == [(0, 0), (1, 0)]
+
+
+def test_passes_inside_a_generation_are_no_steps_of_it():
+    """What `each` runs, and what another thread runs, of the same model."""
+    from tests.models.test_capture import generating
+
+    model = load((generating("gpt2"), None))
+    inputs = {"input_ids": torch.tensor([[9, 10, 11]]), "attention_mask": torch.ones(1, 3, dtype=torch.int64)}
+    seen = []
+
+    def run_bare():
+        with torch.no_grad():
+            model.module(**inputs)
+
+    def each(call):
+        seen.append((call.layer, call.step))
+        run_bare()
+        thread = threading.Thread(target=run_bare)
+        thread.start()
+        thread.join()
+
+    run_forward(model, from_model_inputs(model, inputs), each, max_new_tokens=3)
+    assert seen == [(layer, step) for step in range(3) for layer in range(LAYERS)]
 
 
 @pytest.mark.parametrize("route", ["interface", "hooks"])
