@@ -11,12 +11,13 @@ from timing import ratio
 
 import attnprobe
 from attnprobe.data import path
-from attnprobe.heads.measure import prepare
+from attnprobe.heads.metrics import default_metrics
+from attnprobe.heads.prepared import prepare
+from attnprobe.heads.running import inputs_for, padded
 from attnprobe.models.capture import run_forward
 from attnprobe.models.inputs import from_model_inputs
 from attnprobe.planning import DEFAULT_RELATIONS, Options, shards_of
-from attnprobe.registry import METRICS
-from attnprobe.sharding import measure_shard, model_inputs, padded
+from attnprobe.sharding import measure_shard
 from attnprobe.text.corpus import read_corpus
 from attnprobe.text.drops import Drops
 
@@ -30,10 +31,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = attnprobe.load("minilm", attn="sdpa")
-    plain = Options(tuple(METRICS.names()), (), max_sentences=options.sentences)
+    plain = Options(default_metrics(), (), max_sentences=options.sentences)
     shards = list(shards_of(model, read_corpus(options.corpus), plain, Drops()))
     inputs = [
-        model_inputs(model, prepare(padded(model, [members[i] for i in batch]), batch, None, model.device))
+        inputs_for(model, prepare(padded(model, [members[i] for i in batch]), batch, None, model.device))
         for shard, members in shards
         for batch in shard.batches
     ]
@@ -51,7 +52,7 @@ def main() -> None:
         for shard, members in shards:
             measure_shard(model, shard, members, chosen)
 
-    full = Options(tuple(METRICS.names()), DEFAULT_RELATIONS, max_sentences=options.sentences)
+    full = Options(default_metrics(), DEFAULT_RELATIONS, max_sentences=options.sentences)
     few = Options(("entropy", "distance"), (), max_sentences=options.sentences)
     print(
         f"{sum(len(m) for _, m in shards)} sentences, {len(inputs)} batches, {options.threads} thread(s); ratio to bare sdpa"
