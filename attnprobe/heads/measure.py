@@ -178,17 +178,20 @@ class ShardMeasurer:
         n = stack_layers([self._sums[name, layer][1].cpu().numpy() for layer in layers])
         return by_split(by_cluster(y, starts), by_cluster(n, starts), split)
 
+    def case_hits(self) -> np.ndarray:
+        """Whether each case was answered rightly, bool [case scorer direction layer head]."""
+        return self._of_cases(self._hits)
+
+    def _of_cases(self, table: dict[tuple[str, int], Tensor]) -> np.ndarray:
+        by_scorer = [
+            stack_layers([table[scorer, layer].cpu().numpy() for layer in range(len(self.modules))], axis=2)
+            for scorer in self.scorers
+        ]
+        return np.stack(by_scorer, axis=1)
+
     def _relation_sums(self, cluster: np.ndarray, split: np.ndarray) -> dict[str, RelationSums]:
         assert self.cases is not None
-        tables = []
-        for table in (self._hits, self._ties, self._empty):
-            # [case scorer direction layer head]
-            by_scorer = [
-                stack_layers([table[scorer, layer].cpu().numpy() for layer in range(len(self.modules))], axis=2)
-                for scorer in self.scorers
-            ]
-            tables.append(np.stack(by_scorer, axis=1))
-        hits, ties, empty = tables
+        hits, ties, empty = (self._of_cases(table) for table in (self._hits, self._ties, self._empty))
         found = {}
         for name, chosen in self.cases.of_relation.items():
             sentences = self.cases.sentence[chosen]
