@@ -75,6 +75,22 @@ def test_features_equal_loops(corpus, part, monkeypatch):
     assert float(table["lines"].sel(layer=1, head=2)) == pytest.approx(rate / rows, rel=1e-5)
 
 
+def test_even_attention_of_a_causal_model_is_even_over_what_it_sees():
+    n = 6
+    item = encode_by_hand(Sentence("s", tuple("abcd")), [1] * 4)
+    visible = torch.ones(n, n, dtype=torch.bool).tril()
+    even = (visible / visible.sum(-1, keepdim=True))[None, None]
+    prepared = prepare(collate([item], pad_id=0), (0,), None, torch.device("cpu"))
+    q = torch.zeros(1, 1, n, 2)
+    call = AttentionCall(0, "decoder", 0, 0, q, q, q, 1.0, None, None, None, even, q, visible[None, None])
+    measurer = ShardMeasurer([], None, {}, 1, extras={"patterns": Patterns([item])})
+    measurer.add(call, prepared)
+    sums = measurer.finish(np.array([0]), np.array([0])).extras["patterns"]
+    for name in ("diagonal", "diagonal_even"):
+        assert sums[name].y[0, 0, 0] == pytest.approx(sum(2 / (i + 1) for i in range(1, 5)))
+    assert sums["vertical_even"].y[0, 0, 0] == pytest.approx(sum(1 / (i + 1) for i in range(1, 5)))
+
+
 SHAPES = ("vertical", "diagonal", "mixed", "block", "even", "noise")
 
 

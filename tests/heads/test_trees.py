@@ -174,6 +174,7 @@ def test_two_heads_that_know_half_the_tree_know_it_together(table, corpus):
 def test_ensembles_are_chosen_on_select(table, corpus):
     items, patterns = corpus
     spoilt = table.copy(deep=True)
+    spoilt["uas"].loc[{"split": ["report", "all"]}] = 0.0
     spoilt["uas"].loc[{"split": ["report", "all"], "head": 2}] = 1.0
     chosen = choose_ensembles(spoilt, None)
     assert list(chosen) == [f"best {size}" for size in SIZES if size <= len(HEADS)]
@@ -195,6 +196,32 @@ def test_sentences_of_a_passage_are_trees_of_their_own():
     trees = trees_of(encode_by_hand(passage, [1] * 6))
     assert [start for start, _ in trees] == [0, 3]
     assert [tree.heads.tolist() for _, tree in trees] == [[1, -1, 1], [-1, 0, 1]]
+
+
+def test_trees_of_a_passage_are_decoded_within_their_sentences():
+    parts = [
+        make_sentence("1", "d", [2, 0, 2], ["x", "root", "x"]),
+        make_sentence("2", "d", [3, 1, 0, 3], ["x", "x", "root", "x"]),
+    ]
+    item = encode_by_hand(next(iter(passages(parts, 99))), [1] * 7)
+    patterns = sharp_patterns([item], 29)
+    for make in (Trees, lambda items: Ensembles(items, [[("dep->head", 1, 2)]])):
+        sums = measured([item], patterns, make).extras["trees"]
+        wanted = np.zeros(3)
+        for start, part in zip((0, 3), parts, strict=True):
+            own = slice(start + 1, start + 1 + len(part))
+            words = patterns[0][1, 2].numpy()[own, own]
+            gold = [head - 1 for head in part.heads]
+            for r, root in enumerate((gold.index(-1), None)):
+                found, _ = oracle.best_heads(words, root)
+                wanted[r] += sum(a == b for a, b in zip(found, gold, strict=True) if b >= 0)
+            wanted[2] += sum(
+                tuple(sorted((w, h))) in oracle.spanning_edges(words) for w, h in enumerate(gold) if h >= 0
+            )
+        place = (0, slice(None), 0, 1, 2) if make is Trees else (0, slice(None), 0)
+        np.testing.assert_array_equal(sums["uas"].y[place], wanted[:2])
+        assert sums["uuas"].y[(0, 1, 2) if make is Trees else (0, 0)] == wanted[2]
+        assert sums["uas"].n.max() == 5
 
 
 def test_a_corpus_without_trees_has_no_group(minilm):
