@@ -83,17 +83,20 @@ def probe_against_use(
                 outcomes[head] = setting.outcome()
         return outcomes[head]
 
-    rows = []
-    for head in heads:
-        layer = head[0]
-        if layer not in n_heads or not 0 <= head[1] < n_heads[layer]:
-            expected = ", ".join(f"layer {i}: heads 0 to {n - 1}" for i, n in list(n_heads.items())[:3])
-            raise InputError(explain(f"no head {head[1]} in layer {layer}", expected=expected))
-        others = [(layer, other) for other in range(n_heads[layer]) if other != head[1]]
-        generator = np.random.default_rng([seed, *head])
-        drawn = [others[i] for i in sorted(generator.permutation(len(others))[:random_heads])]
-        rows.append((head, without(head), [without(other) for other in drawn]))
+    beside = [_beside(head, n_heads, random_heads, seed) for head in heads]
+    rows = [(head, without(head), [without(o) for o in others]) for head, others in zip(heads, beside, strict=True)]
     return _dataset(rows, whole, setting, {"task": chosen.name, "how": how})
+
+
+def _beside(head: Head, n_heads: Mapping[int, int], wanted: int, seed: int) -> list[Head]:
+    """Other heads of the same layer, drawn at random; `InputError` for a head the model does not have."""
+    layer, number = head
+    if layer not in n_heads or not 0 <= number < n_heads[layer]:
+        expected = ", ".join(f"layer {i}: heads 0 to {n - 1}" for i, n in list(n_heads.items())[:3])
+        raise InputError(explain(f"no head {number} in layer {layer}", expected=expected))
+    others = [(layer, other) for other in range(n_heads[layer]) if other != number]
+    drawn = np.random.default_rng([seed, *head]).permutation(len(others))[:wanted]
+    return [others[i] for i in sorted(drawn)]
 
 
 @dataclass(frozen=True)

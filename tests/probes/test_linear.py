@@ -166,6 +166,15 @@ def test_a_gpu_gives_the_same_numbers(words):
     assert same.double().mean() > 0.99
 
 
+def test_every_heads_vectors_start_aligned():
+    """211 * 7 float32 numbers are no multiple of 64 bytes: without room between heads, products would depend on a head's place."""
+    x = torch.randn(HEADS, N, DIM)
+    found = Words(x, torch.zeros(N, dtype=torch.int64), 2).x
+    assert torch.equal(found, x)
+    assert [found[head].data_ptr() % softmax.ALIGNMENT for head in range(HEADS)] == [0] * HEADS
+    assert softmax.aligned(found).data_ptr() == found.data_ptr()  # copied once only
+
+
 def test_the_same_fit_twice_is_the_same_bits(words):
     first, second = (fit(words, penalties=(3.0,)) for _ in range(2))
     assert torch.equal(first.weights, second.weights)
