@@ -173,6 +173,20 @@ def test_a_deep_model_under_sdpa_does_not_drift_out_of_tolerance(family, monkeyp
     assert (alone.pattern_max_abs / alone.pattern_tolerance).max() > 1
 
 
+def test_the_twin_keeps_its_own_masks():
+    """Only hidden states are handed on: sdpa's masks and biases are made for sdpa."""
+    states, mask = torch.ones(2, 5, 3), torch.ones(2, 1, 5, 5)
+    assert twins._hidden_states(states, 0 * states) is states
+    own = 0 * mask
+    assert twins._hidden_states(mask, own) is own
+    ids = torch.zeros(2, 5, dtype=torch.int64)
+    assert twins._hidden_states(ids + 1, ids) is ids
+    other = torch.zeros(2, 4, 3)
+    assert twins._hidden_states(states, other) is other
+    assert twins._hidden_states(None, own) is own
+    assert twins._hidden_states(states, None) is None
+
+
 def test_the_twin_is_not_the_run_it_checks(minilm_sdpa):
     """Weights shared, not copied; the model's configuration untouched; the pattern the twin's own."""
     before = minilm_sdpa.attn_implementation
@@ -205,6 +219,14 @@ def test_a_twin_that_stays_on_sdpa_is_none(monkeypatch):
     model = tiny_model("bert", attn="sdpa", tokenizer=byte_tokenizer())
     monkeypatch.setattr(type(model.module), "set_attn_implementation", lambda *_: None)
     assert "does not switch its attention function" in verify(model).notes[0]
+
+
+def test_a_twin_that_reports_no_pattern_is_none(minilm_sdpa):
+    with editing(lambda call, run: (run(call)[0], None)):
+        checked = verify(minilm_sdpa)
+    assert checked.ok
+    assert checked.notes == ("the eager twin reported no pattern, so the pattern itself is not compared",)
+    assert np.isnan(checked.pattern_max_abs).all()
 
 
 def test_a_context_from_the_wrong_module_is_found(minilm):
