@@ -211,7 +211,7 @@ def _notes(stacks: tuple[Stack, ...], kind: str) -> list[str]:
             notes.append(
                 "q is multiplied so that the q·k shown, over the root of its length, is the model's scaled score."
             )
-        if any(np.isfinite(one.added).any() and one.added[np.isfinite(one.added)].any() for one in held):
+        if any(np.where(np.isfinite(one.added), one.added, 0).any() for one in held):
             notes.append(
                 "The model adds a position bias to the scores, which this view does not show; the softmax includes it."
             )

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from attnprobe.records import PatternBlock
 from attnprobe.report.view import view
 from tests.report.test_view_stacks import (
     HOSTILE,
@@ -14,6 +15,7 @@ from tests.report.test_view_stacks import (
     pair_view,
     random_block,
     sentence_view,
+    softmax,
     translated_view,
     view_of,
 )
@@ -34,7 +36,24 @@ def sinking_view():
     return view_of([block], "abcd")
 
 
+def lone_view():
+    """One special token and nothing else; the heads of its two layers differ in number."""
+    random = np.random.default_rng(22)
+    blocks = [random_block(random, 2 + layer, 1, 1, layer=layer) for layer in range(2)]
+    return view_of(blocks, ("[CLS]",), special=np.array([True]))
+
+
+def biased_view():
+    """A model that scales by 1 and adds a position bias."""
+    random = np.random.default_rng(23)
+    block = random_block(random, 2, 5, 5, scale=1.0)
+    scores = block.scores + random.normal(0, 2, (2, 5, 5)).astype(np.float32)
+    return view_of([PatternBlock(0, "encoder", 0, 0, softmax(scores), "model", scores, block.q, block.k, 1.0)], "abcde")
+
+
 MADE = {
+    "lone": lambda: view(lone_view()),
+    "biased": lambda: view(biased_view()),
     "sentence": lambda: view(sentence_view()),
     "sentence-zh": lambda: view(sentence_view(), lang="zh"),
     "pair": lambda: view(pair_view()),
@@ -504,8 +523,10 @@ def test_512_tokens_are_drawn_by_what_is_in_view(opened):
     canvas = page.locator(".sheet-body canvas")
     pattern = long_view(512, heads=2).blocks[1].pattern[1]
     assert 500 < int(canvas.get_attribute("data-in-view")) < 10_000
+    before = canvas.evaluate("one => one.toDataURL()")
     page.evaluate("document.getElementById('sheet').scrollTo(3000, 3000)")
     settle(page)
+    assert canvas.evaluate("one => one.toDataURL()") != before
     cell = size(page)
     frame = page.locator("#sheet").bounding_box()
     body = page.locator(".sheet-body").bounding_box()
@@ -557,3 +578,44 @@ def test_the_largest_weights_are_listed_whole_when_asked(opened):
     assert shown == pytest.approx(expected, abs=TOLERANCE)
     means = numbers(page.locator("[aria-labelledby=reading-key] .bar-weight").all_inner_texts())
     assert means == pytest.approx(sorted(sentence_view().blocks[2].pattern[3].mean(0), reverse=True), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["matrix", "lines", "neurons"])
+def test_nothing_left_to_draw_is_drawn_as_nothing(opened, name):
+    page = opened("lone")
+    show(page, name)
+    page.locator("[data-hide='[CLS]']").check()
+    page.locator("#renormalise").check()
+    page.locator("button.step").last.click()
+    settle(page)
+    assert page.locator("table.heads [data-place]").count() == 5
+    assert page.locator("table.heads .none").count() == 1
+    if name == "matrix":
+        assert page.locator(".sheet-label").count() == 0
+    if name == "lines":
+        assert page.locator("#lines canvas").get_attribute("data-lines") == "0"
+
+
+def test_the_first_token_of_a_text_without_specials_can_be_hidden(opened):
+    page = opened("generated", fragment="#L1H0")
+    page.locator("[data-hide=first]").check()
+    assert page.locator(".sheet-side .sheet-label").first.inner_text() == "e"
+    pattern = generated_view()[1][1].pattern[0]
+    away = pattern[1:, 0].mean()
+    assert shares(mass(page)) == pytest.approx([away, away], abs=0.002)
+
+
+def test_neurons_show_what_is_added_to_the_scaled_product(opened):
+    page = opened("biased", fragment="#L0H1")
+    show(page, "neurons")
+    page.locator("#neuron-query").select_option("2")
+    block = biased_view().blocks[0]
+    products = block.k[1] @ block.q[1][2]
+    rows = page.locator("#neurons tbody tr")
+    for key in range(5):
+        _, scaled, added, score, weight = numbers(rows.nth(key).locator("td.number").all_inner_texts())
+        assert scaled == pytest.approx(products[key], abs=0.005)
+        assert added == pytest.approx(block.scores[1][2, key] - products[key], abs=0.002)
+        assert score == pytest.approx(block.scores[1][2, key], abs=0.005)
+        assert weight == pytest.approx(block.pattern[1][2, key], abs=TOLERANCE)
+    assert "√" not in page.locator(".neurons-holder > .small").inner_text()
