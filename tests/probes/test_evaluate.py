@@ -164,6 +164,16 @@ def test_a_class_seen_once_and_one_missing_from_training_count_as_wrong(setting)
     assert np.isfinite(found["codelength_bits"]).all()
 
 
+def test_a_class_between_two_others_may_be_missing_from_training(setting):
+    """Classes are numbered over the corpus, probes know those of training: 0 and 2 must not be taken for 0 and 1."""
+    cluster, clusters, x = setting
+    y = 2 * (x[:, 0, 0] > 0).astype(int)
+    report = np.flatnonzero(clusters.report[cluster])
+    y[report[:7]] = 1
+    found = score(x, planned(examples_of(y, cluster), clusters=clusters, seeds=(0,), mdl=False))
+    assert found["accuracy"][0, 0] >= 1 - 7 / len(report) - 0.02
+
+
 def test_tasks_that_cannot_be_fitted_say_why_and_are_nan_beside_those_that_can(setting):
     cluster, clusters, x = setting
     good = examples_of((x[:, 0, 0] > 0).astype(int), cluster)

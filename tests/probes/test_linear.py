@@ -9,6 +9,7 @@ from attnprobe.errors import InputError
 from attnprobe.probes import linear, softmax
 from attnprobe.probes.linear import Scaler, fit
 from attnprobe.probes.softmax import Words, log_losses, loss_and_gradient, predictions
+from attnprobe.probes.solver import minimise
 from tests.oracles import probe_softmax
 
 HEADS, N, DIM, CLASSES = 3, 211, 7, 5
@@ -63,8 +64,9 @@ def test_blocks_and_weights_change_nothing_but_what_they_should(words, monkeypat
 
 
 def test_the_curvature_is_symmetric_and_positive(words):
-    curvature = softmax.Preconditioner(words, torch.zeros(HEADS, CLASSES, DIM + 1), torch.arange(HEADS), 0.01)
     generator = torch.Generator().manual_seed(4)
+    weights = torch.randn(HEADS, CLASSES, DIM + 1, generator=generator)  # not 0: there all classes have their mean at 0
+    curvature = softmax.Preconditioner(words, weights, torch.arange(HEADS), 0.01)
     a, b = (torch.randn(HEADS, CLASSES, DIM + 1, generator=generator) for _ in range(2))
     a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)  # as every gradient of this loss
     torch.testing.assert_close((a * curvature(b)).sum((1, 2)), (b * curvature(a)).sum((1, 2)), rtol=1e-4, atol=1e-4)
@@ -143,6 +145,36 @@ def test_heads_do_not_depend_on_each_other(words):
         single = fit(alone, penalties=(30.0, 3.0, 0.3), held_out=held)
         assert torch.equal(single.weights[0], together.weights[head])
         assert single.penalty[0] == together.penalty[head]
+
+
+def test_larger_heads_do_not_depend_on_each_other_either():
+    """Sizes at which products and eigenvectors of a batch have other bits than those of its members."""
+    generator = torch.Generator().manual_seed(13)
+    x, y = torch.randn(3, 307, 32, generator=generator), torch.arange(307) % 17
+    together = fit(Words(x, y, 17), penalties=(3.0,))
+    for head in range(3):
+        alone = fit(Words(x[head : head + 1].clone(), y, 17), penalties=(3.0,))
+        assert torch.equal(alone.weights[0], together.weights[head])
+
+
+def test_the_step_that_ends_a_search_is_taken():
+    """On a parabola with its exact curvature one step is the whole way, so even a search that ends at once ends at the minimum."""
+    target = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(3))
+
+    class Exact:
+        def __call__(self, gradient):
+            return gradient.clone()
+
+        def keep(self, which):
+            pass
+
+    def parabola(points, which):
+        away = points - target[which]
+        return 1 + 0.5 * away.square().sum((1, 2)).double(), away
+
+    found = minimise(parabola, torch.zeros(2, 3, 5), Exact(), gap=1e9, max_passes=7)
+    assert found.passes.tolist() == [1, 1]
+    torch.testing.assert_close(found.point, target)
 
 
 def test_all_heads_at_once_as_on_a_gpu_give_the_same_numbers(words, monkeypatch):

@@ -7,6 +7,7 @@ import torch
 from scipy import stats
 
 from attnprobe.errors import InputError
+from attnprobe.probes import structural
 from attnprobe.probes.structural import Parsed, fit_map, judge, mapped_depths, mapped_distances, structural_probe
 from attnprobe.probes.tasks import depths_of
 from attnprobe.probes.trees import Spearman, edges_found, spanning_tree, tree_distances
@@ -96,6 +97,28 @@ def test_the_map_that_undoes_a_mixing_is_found():
     narrow = fit_map(train, held_out, rank=3)
     assert narrow.shape == (DIM, 3)
     assert float(judge(report, mapped_distances(narrow), mapped_depths(depth)).edges.ratio) < 0.95
+
+
+def test_depths_are_fitted_by_squared_norms():
+    parsed = planted(60)
+    place = np.arange(len(parsed))
+    train, held_out, report = (parsed.take(place % 4 == k) for k in (0, 1, 2))
+    depth = mapped_depths(fit_map(train, held_out, depth=True))
+    errors = [np.abs(depth(report.vectors[i]) - report.depths[i]).mean() for i in range(len(report))]
+    assert np.mean(errors) < 0.3
+
+
+def test_training_ends_when_five_epochs_have_brought_nothing(monkeypatch):
+    epochs = []
+    original = structural._shuffled
+    monkeypatch.setattr(structural, "_shuffled", lambda n, g: epochs.append(n) or original(n, g))
+    parsed = planted(12)
+    silent = Parsed([torch.zeros_like(v) for v in parsed.vectors], *(getattr(parsed, n) for n in _OTHERS))
+    fit_map(silent, silent)
+    assert len(epochs) == 1 + structural.PATIENCE  # the first is the best so far, whatever it brings
+
+
+_OTHERS = ("distances", "depths", "kept", "cluster")
 
 
 def test_rank_correlations_are_averaged_within_and_over_lengths():
