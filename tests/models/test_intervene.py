@@ -8,6 +8,7 @@ import torch
 from attnprobe.attention import value_zeroing
 from attnprobe.errors import CaptureError, InputError
 from attnprobe.models.capture import capture
+from attnprobe.models.interface import editing
 from attnprobe.models.intervene import ablating, mean_contexts, replacing_patterns, zeroing_values
 from attnprobe.models.load import load
 from tests.models.test_capture import generating
@@ -271,6 +272,36 @@ def test_gradients_flow_through():
     value = model.module.encoder.layer[0].attention.self.value.weight.grad
     assert (value[HEAD_DIM : 2 * HEAD_DIM] == 0).all()
     assert (value[:HEAD_DIM] != 0).any()
+
+
+@pytest.mark.parametrize("how", ["zero", "uniform"])
+def test_what_the_model_gave_is_not_written_to(how):
+    """An editor opened before keeps what it let through: a change makes numbers of its own."""
+    model, inputs, kept = tiny_model("bert"), inputs_for("bert"), []
+
+    def keep(call, function):
+        out, weights = function(call)
+        kept.append((out, out.clone(), weights, weights.clone()))
+        return out, weights
+
+    with editing(keep), ablating(model, [(0, 1), (1, 2)], how=how):
+        run(model, inputs)
+    for out, out_before, weights, weights_before in kept:
+        assert torch.equal(out, out_before)
+        assert torch.equal(weights, weights_before)
+
+
+def test_a_mask_of_its_own_for_each_head():
+    """Uniform over what that head may see, not over what the first one may."""
+    model = tiny_model("bert")
+    visible = torch.ones(1, HEADS, 4, 4).bool()
+    visible[:, 1, :, 2:] = False
+    inputs = {"input_ids": torch.tensor([[9, 10, 11, 12]])}
+    inputs["attention_mask"] = torch.zeros(1, HEADS, 4, 4).masked_fill(~visible, torch.finfo(torch.float32).min)
+    with ablating(model, [(0, 1), (0, 2)], how="uniform"):
+        call = capture(model, **inputs).layer(0)
+    assert call.pattern[0, 1, 0].tolist() == [0.5, 0.5, 0.0, 0.0]
+    assert call.pattern[0, 2, 0].tolist() == [0.25] * 4
 
 
 def test_nothing_is_left_after_an_exception():

@@ -147,6 +147,16 @@ def test_no_half_written_file_is_left(tmp_path, monkeypatch):
     assert path.read_text() == "before"
 
 
+def test_an_old_file_is_replaced_not_written_over(tmp_path):
+    """Whoever has the old one open, or linked, keeps it whole."""
+    path = tmp_path / "c.safetensors"
+    path.write_text("before")
+    os.link(path, tmp_path / "link")
+    capture("minilm", "Why?").save(path)
+    assert (tmp_path / "link").read_text() == "before"
+    assert len(load_capture(path).layers) == 6
+
+
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(EnvironmentFailure, match="cannot write the capture"):
         capture("minilm", "Why?").save(tmp_path / "gone" / "c.safetensors")

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from attnprobe.attention.forward import recompute
+from attnprobe.attention.forward import recompute, replay
 from attnprobe.errors import VerificationError
 from attnprobe.models import twin as twins
 from attnprobe.models import verify as checks
 from attnprobe.models.capture import capture, run_forward
 from attnprobe.models.interface import editing
 from attnprobe.models.load import load
+from attnprobe.models.outcome import LayerCheck, summarise
 from attnprobe.models.texts import encode
 from attnprobe.models.verify import PROBE_TEXTS, check_layer, merge, require, tolerances_of, verify
 from attnprobe.records import Sentence
@@ -273,6 +274,54 @@ def test_a_model_that_changes_the_context_before_the_projection_fails(minilm):
     assert checked.notes == ("layer 1: the output projection was given something other than the captured context",)
     with pytest.raises(VerificationError, match="does not match the model: got layer 1: the output projection"):
         require(checked)
+
+
+def test_bit_for_bit_means_pattern_and_context(minilm):
+    """The last bit of one number is enough to lose it, in either; the float64 comparison does not mind."""
+    call = capture(minilm, "The cat sat.").layer(2)
+    assert check_layer(call, call, None, None).bitwise
+    for name in ("pattern", "context"):
+        moved = getattr(call, name).clone()
+        moved[0, 3, 1, 2] = torch.nextafter(moved[0, 3, 1, 2], torch.tensor(9.0))
+        other = replace(call, **{name: moved})
+        checked = check_layer(other, other, None, None)
+        assert not checked.bitwise
+        assert checked.problems == ()
+        assert checked.pattern_max_abs < checked.pattern_tolerance
+
+
+def test_a_pattern_that_is_no_number_is_a_problem(minilm):
+    call = capture(minilm, "The cat sat.").layer(2)
+    broken = replace(call, pattern=call.pattern.clone().fill_(float("nan")))
+    assert any("do not sum to 1 (off by nan)" in problem for problem in check_layer(call, broken, None, None).problems)
+
+
+def test_families_that_take_their_scores_in_float32(minilm):
+    """GPT-J's order of operations in half precision, which the plain replay does not repeat."""
+    call = capture(cast(minilm, "bfloat16"), list(PROBE_TEXTS)).layer(0)
+    pattern, context = replay(call, score_dtype=torch.float32, softmax_dtype=torch.float32)
+    other = replace(call, pattern=pattern, context=context)
+    assert not torch.equal(replay(call)[0], pattern)
+    assert check_layer(other, other, None, None).bitwise
+
+
+@pytest.mark.parametrize(
+    ("change", "ok"),
+    [
+        ({}, True),
+        ({"pattern_max_abs": 2e-5}, False),
+        ({"context_max_abs": 2e-5}, False),
+        ({"context_max_abs": float("nan")}, False),
+        ({"pattern_max_abs": float("nan")}, False),
+        ({"problems": ("something",)}, False),
+    ],
+)
+def test_each_comparison_alone_decides(minilm, change, ok):
+    taken = capture(minilm, "Why?")
+    good = LayerCheck(1e-6, 1e-6, 1e-5, 1e-5, 1e-7, True, 36, 0, 9.0)
+    assert summarise(taken, [good] * 5 + [replace(good, **change)], None).ok == ok
+    unseen = replace(good, pattern_max_abs=float("nan"))
+    assert summarise(taken, [unseen] * 6, "why it was not compared").ok
 
 
 def test_a_context_that_is_no_number_fails():
