@@ -49,7 +49,7 @@ class Clusters:
         self._modules[call.layer] = (call.kind, rows.pattern.shape[1])
         for row, place in enumerate(prepared.members[members].tolist()):
             if place in self._chosen:
-                wanted = _spaced(prepared.keep[members][row])[rows.query_index] & rows.keep[row]
+                wanted = _spaced(prepared.keep[members][row])[rows.query_index]
                 n = int(prepared.real[members][row].sum())
                 part = rows.pattern[row, :, wanted, :n].double().cpu()
                 self._parts.setdefault(place, {}).setdefault(call.layer, []).append(part)

@@ -44,13 +44,12 @@ class Histograms:
         inside = away.abs() <= OFFSETS[-1]
         offset = torch.where(inside, away - OFFSETS[0], len(OFFSETS))
         entropy = entropy_of(rows.pattern)
-        counted = rows.keep[:, None] & ~entropy.isnan()
         spread = _binned(entropy.nan_to_num(0.0), torch.tensor(ENTROPIES, device=device))
         own = self._sums.setdefault(call.layer, {})
         for name, found in (
             ("distance", _by_bin(mass, distance, len(DISTANCES))),
             ("offset", _by_bin(mass, offset, len(OFFSETS) + 1)),
-            ("entropy", _count(spread, counted, len(ENTROPIES))),
+            ("entropy", _count(spread, rows.keep[:, None], len(ENTROPIES))),
         ):
             own[name] = own.get(name, 0.0) + found.double().cpu().numpy()
 

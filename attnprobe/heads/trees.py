@@ -187,7 +187,7 @@ def choose_ensembles(trees: xr.Dataset, relations: xr.Dataset | None) -> dict[st
 
 
 class Ensembles:
-    """Collects UAS and UUAS of mean word patterns of several heads, each read in its own direction."""
+    """Collects UAS and UUAS of word patterns of several heads added up, each read in its own direction."""
 
     needs_words = True
 
@@ -195,7 +195,7 @@ class Ensembles:
         self.ensembles = ensembles
         self.trees = [trees_of(item) for item in items]
         self._layers = {layer for members in ensembles for _, layer, _ in members}
-        self._mean: dict[int, np.ndarray] = {}
+        self._total: dict[int, np.ndarray] = {}
         self._uas = np.zeros((len(items), len(ROOTS), len(ensembles)))
         self._uuas = np.zeros((len(items), len(ensembles)))
 
@@ -207,19 +207,19 @@ class Ensembles:
             return
         table = words.double().cpu().numpy()
         for own, place in zip(table, prepared.members[members].tolist(), strict=True):
-            mean = self._mean.setdefault(place, np.zeros((len(self.ensembles), *own.shape[1:])))
+            total = self._total.setdefault(place, np.zeros((len(self.ensembles), *own.shape[1:])))
             for number, chosen in enumerate(self.ensembles):
                 for direction, layer, head in chosen:
                     if layer == call.layer:
-                        mean[number] += (own[head] if direction == DIRECTIONS[0] else own[head].T) / len(chosen)
+                        total[number] += own[head] if direction == DIRECTIONS[0] else own[head].T
             if call.layer == max(self._layers):
-                self._score(place, self._mean.pop(place))
+                self._score(place, self._total.pop(place))
 
-    def _score(self, place: int, mean: np.ndarray) -> None:
+    def _score(self, place: int, total: np.ndarray) -> None:
         for start, tree in self.trees[place]:
             if len(tree) > 1:
                 kept = start + tree.words
-                directed, undirected = score(mean[:, kept[:, None], kept], tree)
+                directed, undirected = score(total[:, kept[:, None], kept], tree)
                 self._uas[place] += directed[:, 0]
                 self._uuas[place] += undirected
 

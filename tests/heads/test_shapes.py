@@ -14,8 +14,8 @@ from attnprobe.attention.call import AttentionCall
 from attnprobe.heads.cluster import Clusters, cluster_table, clusters_of, layout_of
 from attnprobe.heads.histograms import DISTANCES, ENTROPIES, OFFSETS, Histograms, histogram_table
 from attnprobe.heads.measure import ShardMeasurer, prepare
-from attnprobe.heads.patterns import CLASSES, Patterns, classes_of, pattern_table
-from attnprobe.heads.tables import fold
+from attnprobe.heads.patterns import CLASSES, FEATURES, Patterns, classes_of, pattern_table
+from attnprobe.heads.tables import ShardSums, by_split, fold
 from attnprobe.records import Sentence, WordAlignment
 from attnprobe.text.align import CLS, SEP, Encoded
 from attnprobe.text.batching import collate
@@ -152,6 +152,48 @@ def test_blocks_equal_loops(shapes):
         ]
         assert sums.y[:, 0, head].sum() == pytest.approx(sum(one["within"] for one in found), rel=1e-5)
         assert sums.n[:, 0, head].sum() == pytest.approx(sum(one["between"] for one in found), rel=1e-5)
+
+
+def test_a_sequence_of_one_segment_has_no_blocks(shapes):
+    items, patterns = shapes
+    one = Sentence("one", tuple("abcd"), document="one", segments=(0,) * 4)
+    together = [items[0], encode_by_hand(one, [1] * 4)]
+    [own] = sharp_patterns([together[1]], 3)
+    own = own.repeat(1, 2, 1, 1)[:1, : len(SHAPES)]
+    sums = collected(together, [patterns[0], own], [(0, 1)], "patterns", Patterns).extras["patterns"]["block"]
+    alone = collected(items[:1], patterns[:1], [(0,)], "patterns", Patterns).extras["patterns"]["block"]
+    np.testing.assert_allclose(sums.n.sum(0), alone.n.sum(0), rtol=1e-6)
+
+
+def test_a_class_needs_its_lower_bound():
+    """Clusters that disagree: the mean is over the threshold, the interval is wide."""
+
+    def table(*hits):
+        split = np.arange(20) % 2
+
+        def sums(values):
+            return by_split(np.resize(values, (20, 1, 1)), np.full((20, 1, 1), 100.0), split)
+
+        found = {name: sums(hits) for name in FEATURES} | {
+            f"{name}_even": sums([5.0]) for name in ("vertical", "diagonal")
+        }
+        return pattern_table(ShardSums({}, {}, (("encoder", 0, 1),), extras={"patterns": found}))
+
+    assert str(table(90.0)["class"].values[0, 0]) == "mixed"
+    doubtful = table(99.0, 99.0, 11.0, 11.0)
+    assert float(doubtful["vertical"][0, 0]) > 0.5
+    assert str(doubtful["class"].values[0, 0]) == "unclassified"
+
+
+def test_patterns_are_let_go_batch_by_batch(corpus):
+    patterns = sharp_patterns(corpus, 3)
+    collector = Clusters(corpus)
+    measurer = ShardMeasurer([], None, {}, len(corpus), extras={"clusters": collector})
+    for batch in ((0, 1), (2, 3, 4)):
+        prepared = prepare(collate([corpus[place] for place in batch], pad_id=0), batch, None, torch.device("cpu"))
+        for layer in range(LAYERS):
+            measurer.add(call_of([patterns[place] for place in batch], layer, prepared.roles), prepared)
+            assert set(collector._parts) == set(batch)
 
 
 def test_thresholds_are_met_on_the_lower_bound_and_over_even_attention():

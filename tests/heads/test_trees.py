@@ -205,12 +205,15 @@ def test_trees_of_a_passage_are_decoded_within_their_sentences():
     ]
     item = encode_by_hand(next(iter(passages(parts, 99))), [1] * 7)
     patterns = sharp_patterns([item], 29)
-    for make in (Trees, lambda items: Ensembles(items, [[("dep->head", 1, 2)]])):
+    members = [("dep->head", 1, 2), ("head->dep", 0, 1)]  # of two layers, read in two directions
+    for make in (Trees, lambda items: Ensembles(items, [members])):
         sums = measured([item], patterns, make).extras["trees"]
         wanted = np.zeros(3)
         for start, part in zip((0, 3), parts, strict=True):
             own = slice(start + 1, start + 1 + len(part))
             words = patterns[0][1, 2].numpy()[own, own]
+            if make is not Trees:
+                words = words + patterns[0][0, 1].numpy()[own, own].T
             gold = [head - 1 for head in part.heads]
             for r, root in enumerate((gold.index(-1), None)):
                 found, _ = oracle.best_heads(words, root)
@@ -257,6 +260,9 @@ def test_a_run_adds_trees_and_changes_nothing_else(minilm):
     )
     assert bool((trees["uas"].sel(root="given") >= 0).all())
     assert trees.attrs["solver"]
+    shards = run(minilm, corpus, examples=0, extras=["trees"], shard_sentences=5)["trees"]
+    for name in ("uas", "uuas", "ensemble_uas", "ensemble_uuas", "offset_uas"):
+        np.testing.assert_allclose(shards[name], trees[name])
 
 
 @pytest.mark.shared
