@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attnprobe.errors import InputError, explain
+from attnprobe.heads.examples import legible
 from attnprobe.heads.tabulate import MARGIN
 from attnprobe.models.load import Model
 from attnprobe.records import Sentence
@@ -119,7 +120,7 @@ def _collect_examples(examples: list[Encoded], members: Sequence[Encoded], wante
     for item in members:
         if len(examples) >= wanted:
             return
-        if 6 <= len(item.sentence) <= 18 and len(item) <= 28:
+        if legible(item):
             examples.append(item)
 
 

@@ -148,12 +148,10 @@ def run(
         tree = _tree(model, sums, checked, provenance, options, planned)
         again = Repeat(sentences, options, planned, engine or in_process, unverified)
         labels, items = tree["labels"].to_dataset(), partial(again.items, model)
-        groups = evidence.tables(model, labels, items, again.tables, cluster=cluster, seed=seed)
-        groups |= _late(model, sentences, options, planned, tree)
+        _add(tree, evidence.tables(model, labels, items, again.tables, cluster=cluster, seed=seed))
+        _add(tree, _late(model, sentences, options, planned, tree))
         if kept is not None:
-            groups["totals"] = kept.finish(options.scorers)
-        for name, table in groups.items():
-            tree[name] = xr.DataTree(table)
+            _add(tree, {"totals": kept.finish(options.scorers)})
         return Study(tree)
 
     if out is None:
@@ -175,6 +173,11 @@ def _refuse_unknown(what: str, name: str, known: tuple[str, ...]) -> None:
         raise InputError(explain(f"unknown {what}", expected=" or ".join(known), got=repr(name)))
 
 
+def _add(tree: xr.DataTree, groups: dict[str, xr.Dataset]) -> None:
+    for name, table in groups.items():
+        tree[name] = xr.DataTree(table)
+
+
 def _late(
     model: Model, sentences: Iterable[Sentence], options: Options, planned: Planned, tree: xr.DataTree
 ) -> dict[str, xr.Dataset]:
@@ -184,7 +187,11 @@ def _late(
         return planned.kept if planned.kept is not None else shards_of(model, sentences, options, Drops())
 
     groups = {name: node.to_dataset() for name, node in tree.children.items()}
-    return late_tables(options.extras, groups, Again(model, jobs, options.cluster)) if options.extras else {}
+    return (
+        late_tables(options.extras, groups, Again(model, jobs, options.cluster, len(planned.examples)))
+        if options.extras
+        else {}
+    )
 
 
 def _key(provenance: Provenance) -> str:

@@ -16,6 +16,7 @@ from attnprobe.errors import InputError, near_names
 from attnprobe.heads.cases import Cases
 from attnprobe.heads.cluster import Clusters, cluster_table
 from attnprobe.heads.histograms import Histograms, histogram_table
+from attnprobe.heads.label_examples import label_examples
 from attnprobe.heads.measure import Collector, ShardMeasurer
 from attnprobe.heads.patterns import Patterns, pattern_table
 from attnprobe.heads.running import run_through, splits_of
@@ -31,10 +32,14 @@ class Extra:
     """Something a run can measure besides."""
 
     about: str
-    collect: Callable[[Sequence[Encoded]], Collector]
-    """Makes the collector of a shard with these sentences."""
+    collect: Callable[[Sequence[Encoded]], Collector] | None
+    """Makes the collector of a shard with these sentences; None: all is done after the pass."""
     tables: Callable[[ShardSums], dict[str, xr.Dataset]]
     """Groups of the study, out of the sums of all shards."""
+
+
+def _nothing(sums: ShardSums) -> dict[str, xr.Dataset]:
+    return {}
 
 
 def _tree_groups(sums: ShardSums) -> dict[str, xr.Dataset]:
@@ -43,6 +48,7 @@ def _tree_groups(sums: ShardSums) -> dict[str, xr.Dataset]:
 
 
 EXTRAS: dict[str, Extra] = {
+    "examples": Extra("best, typical and worst sentences of each label (runs 300 of them again)", None, _nothing),
     "trees": Extra("UAS and UUAS of every head, and of ensembles (runs the corpus twice)", Trees, _tree_groups),
     "patterns": Extra(
         "shapes of patterns: vertical, diagonal, mixed, block",
@@ -65,6 +71,8 @@ class Again:
     model: Model
     jobs: Callable[[], Iterable[tuple[Shard, tuple[Encoded, ...]]]]
     cluster: str
+    examples: int = 0
+    """Example sentences that the study has already."""
 
     def collect(self, make: Callable[[Sequence[Encoded]], Collector]) -> dict[str, Any]:
         """Sums of another collector over all shards."""
@@ -86,7 +94,8 @@ def refuse_unknown_extras(names: Iterable[str]) -> None:
 
 def collectors_of(names: Iterable[str], members: Sequence[Encoded]) -> dict[str, Collector]:
     """A shard's collectors."""
-    return {name: EXTRAS[name].collect(members) for name in names}
+    made = ((name, EXTRAS[name].collect) for name in names)
+    return {name: make(members) for name, make in made if make is not None}
 
 
 def extra_tables(names: Iterable[str], sums: ShardSums) -> dict[str, xr.Dataset]:
@@ -99,4 +108,7 @@ def late_tables(names: Iterable[str], groups: Mapping[str, xr.Dataset], again: A
     found: dict[str, xr.Dataset] = {}
     if "trees" in names and "trees" in groups:
         found["trees"] = with_ensembles(groups["trees"], groups.get("relations"), again.collect)
+    if "examples" in names:
+        items = (item for _, members in again.jobs() for item in members)
+        found |= label_examples(again.model, groups["labels"], items, taken=again.examples)
     return found

@@ -12,14 +12,24 @@ from attnprobe.models.capture import capture
 from attnprobe.models.load import Model
 from attnprobe.text.align import Encoded
 
+WORDS, TOKENS = (6, 18), 28
+"""Words, from and to, and most tokens, of a sentence that can be taken in at a glance."""
 LEVELS = 255
 """Weights are stored as whole numbers 0..255: value / 255, off by at most 1 / 510."""
 
 
-def example_tables(model: Model, examples: Sequence[Encoded]) -> dict[str, xr.Dataset]:
-    """`/examples/eN` for each sentence: `pattern(layer, head, query, key)` as uint8, with words, tokens and tree as JSON."""
+def legible(item: Encoded) -> bool:
+    """Whether a sentence is of middling length."""
+    return WORDS[0] <= len(item.sentence) <= WORDS[1] and len(item) <= TOKENS
+
+
+def example_tables(model: Model, examples: Sequence[Encoded], *, first: int = 0) -> dict[str, xr.Dataset]:
+    """`/examples/eN` for each sentence: `pattern(layer, head, query, key)` as uint8, with words, tokens and tree as JSON.
+
+    N counts from `first`.
+    """
     tables: dict[str, xr.Dataset] = {}
-    for number, item in enumerate(examples):
+    for number, item in enumerate(examples, start=first):
         view = capture(model, item.sentence).view()
         heads = max(block.pattern.shape[0] for block in view.blocks)
         pattern = np.zeros((len(view.blocks), heads, len(view.tokens), len(view.tokens)), dtype=np.uint8)

@@ -173,10 +173,14 @@ class ShardMeasurer:
         return ShardSums(metrics, relations, tuple(self.modules), extras=extras)
 
     def _metric_sums(self, name: str, starts: np.ndarray, split: np.ndarray) -> RatioSums:
-        layers = range(len(self.modules))
-        y = stack_layers([self._sums[name, layer][0].cpu().numpy() for layer in layers])
-        n = stack_layers([self._sums[name, layer][1].cpu().numpy() for layer in layers])
+        y, n = self.of_sentences(name)
         return by_split(by_cluster(y, starts), by_cluster(n, starts), split)
+
+    def of_sentences(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Sum of a metric over the rows of each sentence, and how many rows counted, [sentence layer head ...]."""
+        layers = range(len(self.modules))
+        y, n = (stack_layers([self._sums[name, layer][part].cpu().numpy() for layer in layers]) for part in (0, 1))
+        return y, n
 
     def case_hits(self) -> np.ndarray:
         """Whether each case was answered rightly, bool [case scorer direction layer head]."""
