@@ -174,8 +174,9 @@ KINDS = ("position", "syntax", "semantics")
 
 
 def location(entry: Any) -> str:
-    """File and line where an entry's function is defined, as `file:line`; "?" where Python cannot tell."""
+    """File and line where an entry's function, or a function itself, is defined, as `file:line`; "?" where Python cannot tell."""
+    function = getattr(entry, "function", entry)
     try:
-        return f"{inspect.getsourcefile(entry.function)}:{inspect.getsourcelines(entry.function)[1]}"
+        return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
     except (OSError, TypeError):
         return "?"

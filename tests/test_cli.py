@@ -107,6 +107,46 @@ def test_heads_writes_a_study_and_says_so(attnprobe, corpus):
     assert int(study["relations"]["n"].sel(split="all", relation="dep:nsubj")) == 2
 
 
+def test_heads_takes_all_that_run_takes_by_name(attnprobe, corpus):
+    options = ("--scorers", "weights,norms", "--extras", "patterns,trees", "--unit", "passage", "--sinks", "both")
+    options += ("--controls", "--causal", "--cluster", "sentence", "--margin", 0.1, "--totals")
+    asked = ("--metrics", "entropy,offset_mass", "--relations", "dep:ALL")
+    code, _, err = attnprobe("heads", "minilm", "--corpus", corpus, "--out", "s.nc", *asked, *options)
+    assert code == 0, err
+    study = open_study("s.nc")
+    assert {"patterns", "trees", "controls", "totals"} <= set(study.groups)
+    assert list(study["relations"]["scorer"].values) == ["weights", "norms"]
+    assert list(study["metrics"]["sinks"].values) == ["kept", "removed"]
+    plan = json.loads(study.attributes["plan"])
+    assert [plan[name] for name in ("unit", "cluster", "margin")] == ["passage", "sentence", 0.1]
+    assert study.attributes["sentences_kept"] == 1
+
+
+def test_report_measures_what_its_page_is_better_for(attnprobe, corpus):
+    def groups(*options):
+        code, _, err = attnprobe(
+            "report", "minilm", "--corpus", corpus, "--out", "page.html", "--study", "s.nc", *options
+        )
+        assert code == 0, err
+        return set(open_study("s.nc").groups)
+
+    cheap = {"patterns", "histograms", "clusters"}
+    assert cheap <= groups()
+    assert not cheap & groups("--extras", "none")
+
+
+def test_defaults_are_those_of_run():
+    import inspect
+
+    from attnprobe import run
+    from attnprobe.commands.measuring import PASSED_ON, heads, report
+
+    of_run = inspect.signature(run).parameters
+    for command in (heads, report):
+        own = inspect.signature(command).parameters
+        assert {name: own[name].default for name in PASSED_ON} == {name: of_run[name].default for name in PASSED_ON}
+
+
 def test_report_of_a_saved_study_needs_no_model(attnprobe, corpus):
     assert attnprobe("heads", "minilm", "--corpus", corpus, "--out", "s.nc")[0] == 0
     code, out, _ = attnprobe("report", "s.nc", "--out", "page.html")
@@ -135,6 +175,12 @@ def test_list_prints_where_each_is_defined(attnprobe):
     assert "heads/metrics.py:" in rows["entropy"]["defined"]
     code, out, _ = attnprobe("list", "relations")
     assert "udep" in out
+    code, out, _ = attnprobe("list", "scorers", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert list(rows) == ["weights", "norms", "rollout", "flow", "value_zeroing"]
+    assert all("heads/scorers.py:" in row["defined"] and "20" in row["source"] for row in rows.values())
+    code, out, _ = attnprobe("list", "extras")
+    assert "trees  [groups of a study]" in out
     code, _, err = attnprobe("list", "metricks")
     assert code == 2
     assert "near names: metrics" in err
@@ -184,6 +230,10 @@ def test_skip_invalid_leaves_out_and_counts(attnprobe):
         (("verify", "minilm", "--device", "gpu"), 2, ["cpu | cuda"]),
         (("report", "minilm", "--metrics", "entrpy"), 2, ["entrpy", "near names: entropy"]),
         (("report", "minilm", "--relations", "dep:objj"), 2, ["dep:objj", "near names", "dep:obj"]),
+        (("heads", "minilm", "--out", "s.nc", "--scorers", "norm"), 2, ["norm", "near names: norms"]),
+        (("heads", "minilm", "--out", "s.nc", "--extras", "tree"), 2, ["tree", "near names: trees"]),
+        (("heads", "minilm", "--out", "s.nc", "--unit", "page"), 2, ["sentence or passage", "page"]),
+        (("heads", "minilm", "--out", "s.nc", "--cluster", "page"), 2, ["document or sentence", "page"]),
         (("report", "minilm", "--out", "no/such/page.html"), 2, ["existing folder"]),
         (("report", "gone.nc"), 2, ["gone.nc"]),
         (("capture", "minilm"), 2, ["--text"]),

@@ -16,15 +16,16 @@ from attnprobe.errors import InputError, near_names
 
 
 def list_entries(
-    what: Annotated[str, typer.Argument(help="metrics, relations, tasks or treebanks.")],
+    what: Annotated[str, typer.Argument(help="metrics, relations, scorers, extras, tasks or treebanks.")],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """What can be asked for by name: name, unit or kind, source, and the file and line of its definition."""
-    tables = ("metrics", "relations", "tasks", "treebanks")
+    others = {"scorers": _scorers, "extras": _extras, "treebanks": _treebanks}
+    tables = ("metrics", "relations", "tasks", *others)
     if what not in tables:
         raise InputError(f"cannot list {what!r}; {near_names(what, tables)}.")
-    rows = _treebanks() if what == "treebanks" else _registered(what)
+    rows = others[what]() if what in others else _registered(what)
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -50,12 +51,38 @@ def _registered(what: str) -> list[dict[str, Any]]:
         {
             "name": entry.name,
             **({"unit": entry.unit} if hasattr(entry, "unit") else {"kind": entry.kind}),
-            "about": " ".join((entry.function.__doc__ or "").strip().split("\n\n")[0].split()),
+            "about": _first_paragraph(entry.function),
             "source": entry.source,
             "defined": location(entry),
         }
         for entry in entries
     ]
+
+
+def _first_paragraph(documented: Any) -> str:
+    return " ".join((documented.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def _scorers() -> list[dict[str, Any]]:
+    from attnprobe.heads.scorers import SCORERS
+    from attnprobe.registry import location
+
+    return [
+        {
+            "name": name,
+            "kind": "scorer of relations",
+            "about": _first_paragraph(maker),
+            "source": " ".join((maker.__doc__ or "").partition("Source: ")[2].split()),
+            "defined": location(maker),
+        }
+        for name, maker in SCORERS.items()
+    ]
+
+
+def _extras() -> list[dict[str, Any]]:
+    from attnprobe.heads.alongside import EXTRAS
+
+    return [{"name": name, "kind": "groups of a study", "about": extra.about} for name, extra in EXTRAS.items()]
 
 
 def _treebanks() -> list[dict[str, Any]]:

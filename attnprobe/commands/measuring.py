@@ -16,23 +16,32 @@ from attnprobe.commands.options import (
     Address,
     Attn,
     BatchTokens,
+    Causal,
+    Cluster,
+    Controls,
     Corpus,
     Debug,
     Device,
     Dtype,
     EngineName,
+    Extras,
     GpusPerWorker,
+    Importance,
     Json,
+    Margin,
     MaxSentences,
     Metrics,
     ModelName,
     Quiet,
     Relations,
     Resume,
+    Scorers,
     Seed,
     ShardSentences,
     Sinks,
     SkipInvalid,
+    Totals,
+    Unit,
     Unverified,
     Workers,
 )
@@ -40,6 +49,15 @@ from attnprobe.errors import EnvironmentFailure, InputError, explain
 
 if TYPE_CHECKING:
     from attnprobe.records import Study
+
+
+REPORT_EXTRAS = "patterns,histograms,clusters,examples"
+"""What the page is better for and what costs little beside the pass itself; `trees` take longer than all the rest."""
+PASSED_ON = (
+    *("unit", "sinks", "controls", "causal", "importance", "cluster", "margin", "totals"),
+    *("seed", "max_sentences", "batch_tokens", "shard_sentences", "unverified"),
+)
+"""Options of the command line that `run` takes under the same name."""
 
 
 def report(
@@ -54,6 +72,16 @@ def report(
     lang: Annotated[str, typer.Option("--lang", help="Language of the page: en or zh.")] = "en",
     metrics: Metrics = None,
     relations: Relations = None,
+    scorers: Scorers = "weights",
+    extras: Extras = REPORT_EXTRAS,
+    unit: Unit = "sentence",
+    sinks: Sinks = "kept",
+    controls: Controls = False,
+    causal: Causal = False,
+    importance: Importance = 0,
+    cluster: Cluster = "document",
+    margin: Margin = 0.05,
+    totals: Totals = False,
     max_sentences: MaxSentences = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -61,7 +89,6 @@ def report(
     dtype: Dtype = None,
     batch_tokens: BatchTokens = 2048,
     shard_sentences: ShardSentences = 2048,
-    sinks: Sinks = "kept",
     skip_invalid: SkipInvalid = False,
     resume: Resume = False,
     engine: EngineName = "local",
@@ -100,6 +127,16 @@ def heads(
     corpus: Corpus = None,
     metrics: Metrics = None,
     relations: Relations = None,
+    scorers: Scorers = "weights",
+    extras: Extras = "none",
+    unit: Unit = "sentence",
+    sinks: Sinks = "kept",
+    controls: Controls = False,
+    causal: Causal = False,
+    importance: Importance = 0,
+    cluster: Cluster = "document",
+    margin: Margin = 0.05,
+    totals: Totals = False,
     max_sentences: MaxSentences = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -107,7 +144,6 @@ def heads(
     dtype: Dtype = None,
     batch_tokens: BatchTokens = 2048,
     shard_sentences: ShardSentences = 2048,
-    sinks: Sinks = "kept",
     skip_invalid: SkipInvalid = False,
     resume: Resume = False,
     engine: EngineName = "local",
@@ -131,29 +167,27 @@ def _run(
     corpus: str | None,
     metrics: str | None,
     relations: str | None,
+    scorers: str,
+    extras: str,
     device: str,
     attn: str | None,
     dtype: str | None,
     skip_invalid: bool,
     quiet: bool,
-    seed: int,
-    max_sentences: int | None,
-    batch_tokens: int,
-    shard_sentences: int,
-    sinks: str,
-    unverified: bool,
     result: Path | None,
     resume: bool,
     engine: str,
     address: str | None,
     workers: int | None,
     gpus_per_worker: float,
-    **_elsewhere: Any,
+    **others: Any,
 ) -> Study:
-    """The options of `report` and `heads` that say what to measure."""
+    """The options of `report` and `heads` that say what to measure; those of `PASSED_ON` go to `run` as they are."""
     import attnprobe.data
     from attnprobe.engines import engine_of
+    from attnprobe.heads.alongside import refuse_unknown_extras
     from attnprobe.heads.relations import choose
+    from attnprobe.heads.scorers import refuse_unknown_scorers
     from attnprobe.models.load import load
     from attnprobe.registry import METRICS
     from attnprobe.study import run
@@ -163,6 +197,9 @@ def _run(
     for name in names_in(metrics) or ():
         METRICS[name]
     choose(names_in(relations) or ())
+    wanted = [name for name in names_in(extras) or () if name != "none"]
+    refuse_unknown_extras(wanted)
+    refuse_unknown_scorers(names_in(scorers) or ())
     source = corpus if corpus is not None else str(attnprobe.data.path("bundled"))
     sentences = read_corpus(source, skip_invalid=skip_invalid)
     loaded = load(model, attn=attn, dtype=dtype, device=device)
@@ -172,17 +209,14 @@ def _run(
             sentences,
             metrics=names_in(metrics),
             relations=names_in(relations),
-            sinks=sinks,
-            seed=seed,
-            max_sentences=max_sentences,
-            batch_tokens=batch_tokens,
-            shard_sentences=shard_sentences,
-            unverified=unverified,
+            scorers=names_in(scorers) or ["weights"],
+            extras=wanted,
             corpus=corpus or "bundled treebank",
             out=result,
             resume=resume,
             engine=chosen,
             progress=progress,
+            **{name: others[name] for name in PASSED_ON},
         )
 
 

@@ -52,6 +52,35 @@ Workers = Annotated[
 ]
 GpusPerWorker = Annotated[float, typer.Option("--gpus-per-worker", min=0.0, help="GPUs that each Ray worker takes.")]
 Sinks = Annotated[str, typer.Option("--sinks", help="kept, or both: measure again with special tokens taken out.")]
+Scorers = Annotated[
+    str,
+    typer.Option("--scorers", help="Comma-separated: what relations are read off; see `attnprobe list scorers`."),
+]
+Extras = Annotated[
+    str,
+    typer.Option("--extras", help="Comma-separated: what is measured besides, or none; see `attnprobe list extras`."),
+]
+Unit = Annotated[
+    str, typer.Option("--unit", help="sentence, or passage: sentences of a document read together (coreference).")
+]
+Cluster = Annotated[
+    str, typer.Option("--cluster", help="What stands or falls together in intervals and splits: document or sentence.")
+]
+Margin = Annotated[
+    float, typer.Option("--margin", min=0.0, max=1.0, help="Gain over the baseline that a syntactic label asks for.")
+]
+Importance = Annotated[
+    int, typer.Option("--importance", min=0, help="Sentences to measure importance of heads on; 0: not measured.")
+]
+Controls = Annotated[
+    bool, typer.Option("--controls", help="Measure two random-weights models too (three times the work).")
+]
+Causal = Annotated[
+    bool, typer.Option("--causal", help="Take each head with a syntactic or semantic label out, against random heads.")
+]
+Totals = Annotated[
+    bool, typer.Option("--totals", help="Keep totals of groups of documents, so that `compare` can pair two studies.")
+]
 Unverified = Annotated[
     bool,
     typer.Option("--unverified", help="Go on although the capture does not match the model; the page says so in red."),

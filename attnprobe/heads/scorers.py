@@ -26,6 +26,13 @@ FLOW_TOKENS = 32
 """Longest sentence, in tokens, for which flows are solved: one takes about a second per layer."""
 
 
+def weights(model: Model) -> None:
+    """The attention weights themselves.
+
+    Source: Clark et al. 2019, section 4.
+    """
+
+
 class Norms:
     """Length of the vector that each head moves from key to query: weight times the length of the key's value after the output projection.
 
@@ -164,7 +171,7 @@ def _refuse_two_stacks(model: Model, name: str) -> None:
 
 
 SCORERS: dict[str, Callable[[Model], Scorer | None]] = {
-    "weights": lambda model: None,
+    "weights": weights,
     "norms": Norms,
     "rollout": Rollout,
     "flow": Flow,
