@@ -1,17 +1,22 @@
 """Finished shards on disk: each one file, written to a temporary name and renamed, so that a killed run loses only the shard in hand.
 
 The folder stands beside the result (`study.nc.parts`), holds a key that says what the shards belong to, and is locked while a run works on it.
-Plain arrays and JSON, no pickle.
+Shards that are added up already may be replaced by their sum, so that a long run does not fill the disk. Plain arrays and JSON, no pickle.
 """
 
 from __future__ import annotations
 
+import errno
+import glob
 import json
 import os
 import shutil
 import uuid
+import warnings
+import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,9 @@ from attnprobe.heads import tables
 from attnprobe.stream import RatioSums
 
 _CLASSES = {"RatioSums": RatioSums, **{name: entry for name, entry in vars(tables).items() if is_dataclass(entry)}}
+_BROKEN = (OSError, ValueError, LookupError, EOFError, TypeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged archive may raise."""
+_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class Checkpoints:
@@ -33,21 +41,40 @@ class Checkpoints:
         self.key = key
 
     def load(self, index: int) -> tables.ShardSums | None:
-        """The sums of a shard, bit for bit as they were saved; None where it is not finished."""
-        path = self._path(index)
+        """The sums of a shard, bit for bit as they were saved; None where it is not finished, or damaged (then with a warning)."""
+        return self._read(self._path(index), "it is measured again")
+
+    def save(self, index: int, sums: tables.ShardSums) -> None:
+        self._write(self._path(index), sums)
+
+    def folded(self) -> tuple[int, tables.ShardSums | None]:
+        """How many shards, from the first, are kept as one sum, and that sum."""
+        for path in sorted(self.folder.glob("total-*.npz"), reverse=True):
+            total = self._read(path, "the shards in it are measured again")
+            if total is not None:
+                return int(path.stem.removeprefix("total-")), total
+        return 0, None
+
+    def fold(self, n: int, total: tables.ShardSums) -> None:
+        """Keep the sum of the first `n` shards instead of them."""
+        path = self.folder / f"total-{n:06d}.npz"
+        self._write(path, total)
+        for old in (*self.folder.glob("total-*.npz"), *map(self._path, range(n))):
+            if old != path:
+                old.unlink(missing_ok=True)
+
+    def _read(self, path: Path, remedy: str) -> tables.ShardSums | None:
         if not path.is_file():
             return None
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
                 return _unpack(json.loads(str(stored["structure"])), stored)
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise EnvironmentFailure(
-                explain(
-                    "cannot read a checkpoint", where=str(path), got=str(error), remedy="Delete that file and resume"
-                )
-            ) from error
+        except _BROKEN as error:
+            what = explain("a checkpoint is damaged", where=str(path), got=f"{type(error).__name__}: {error}")
+            warnings.warn(f"{what} The result is not touched: {remedy}.", stacklevel=2)
+            return None
 
-    def save(self, index: int, sums: tables.ShardSums) -> None:
+    def _write(self, path: Path, sums: tables.ShardSums) -> None:
         arrays: dict[str, np.ndarray] = {}
         structure = _pack(sums, arrays)
         temporary = self.folder / f".{uuid.uuid4().hex[:8]}.part"
@@ -56,7 +83,7 @@ class Checkpoints:
                 np.savez(stream, allow_pickle=False, structure=np.array(json.dumps(structure)), **arrays)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(temporary, self._path(index))
+            os.replace(temporary, path)
         except OSError as error:
             raise EnvironmentFailure(
                 explain(
@@ -85,14 +112,22 @@ def checkpoints(result: Path, key: str, *, resume: bool) -> Iterator[Checkpoints
     refused. Without it, left-over shards are deleted.
     """
     folder = result.with_name(f"{result.name}.parts")
-    try:
-        folder.mkdir(exist_ok=True)
-        with (folder / "lock").open("a") as lock:
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(exist_ok=True)
+            lock = stack.enter_context((folder / "lock").open("a"))
             _lock(lock.fileno(), result)
             _claim(folder, key, resume)
-            yield Checkpoints(folder, key)
-    except (PermissionError, NotADirectoryError) as error:
-        raise EnvironmentFailure(explain("cannot keep checkpoints", where=str(folder), got=str(error))) from error
+            for stale in result.parent.glob(
+                f".{glob.escape(result.name)}.*.part"
+            ):  # of a run killed while it wrote the result
+                stale.unlink(missing_ok=True)
+        except OSError as error:
+            remedy = "Choose another --out, or free some space: finished shards are kept for --resume"
+            raise EnvironmentFailure(
+                explain("cannot keep checkpoints", where=str(folder), got=error.strerror or str(error), remedy=remedy)
+            ) from error
+        yield Checkpoints(folder, key)
 
 
 def _lock(descriptor: int, result: Path) -> None:
@@ -102,7 +137,12 @@ def _lock(descriptor: int, result: Path) -> None:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if error.errno not in _HELD:  # a file system without locks
+            warnings.warn(
+                f"{result}: cannot lock ({error.strerror}), so a second run on it would not be noticed.", stacklevel=3
+            )
+            return
         raise InputError(
             explain(
                 "another run is writing the same result",
@@ -121,7 +161,7 @@ def _claim(folder: Path, key: str, resume: bool) -> None:
                 "cannot resume",
                 where=str(folder),
                 expected="the same model, corpus and options as the interrupted run",
-                got="others",
+                got=_difference(str(found), key),
                 remedy="Run without --resume to start again",
             )
         )
@@ -129,10 +169,35 @@ def _claim(folder: Path, key: str, resume: bool) -> None:
         for path in folder.iterdir():
             if path.name != "lock":
                 path.unlink()
+        temporary = folder / "key.part"
+        temporary.write_text(key)
+        os.replace(temporary, note)
+
+
+def _difference(found: str, key: str) -> str:
+    """In what two keys differ, by name: "seed was 0, is 1"."""
+    before, now = _flat(found), _flat(key)
+    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    told = [name for name in names if name not in _FOLLOWS] or names
+    parts = [f"{name} was {before.get(name, 'not there')}, is {now.get(name, 'not there')}" for name in told[:6]]
+    return "; ".join(parts) or "another key"
+
+
+_FOLLOWS = ("plan.sha256", "corpus_sha256")
+"""Hashes: named only where nothing that a person has chosen differs."""
+
+
+def _flat(stored: Any, name: str = "") -> dict[str, str]:
+    """The values of nested JSON by dotted name, JSON within strings opened too."""
+    if isinstance(stored, str) and stored[:1] == "{":
         try:
-            note.write_text(key)
-        except OSError as error:
-            raise EnvironmentFailure(explain("cannot keep checkpoints", where=str(folder), got=str(error))) from error
+            stored = json.loads(stored)
+        except ValueError:
+            return {name: stored}
+    if not isinstance(stored, dict):
+        return {name: str(stored)}
+    parts = [_flat(value, f"{name}.{key}" if name else key) for key, value in stored.items()]
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:

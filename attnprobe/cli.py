@@ -33,6 +33,8 @@ for command in COMMANDS:
     app.command()(command)
 app.command(name="list")(finding.list_entries)
 
+_INTERRUPTED = 130
+
 
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
@@ -53,9 +55,7 @@ def main() -> None:
         error.show()  # type: ignore[attr-defined]
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        remedy = "with --out of `heads` or --study of `report`, go on with the same command and --resume"
-        print(f"interrupted; {remedy}", file=sys.stderr)
-        sys.exit(130)
+        code = _INTERRUPTED
     except AttnprobeError as error:
         _fail(error, error.exit_code, debug, str(error))
     except BrokenPipeError:
@@ -64,6 +64,9 @@ def main() -> None:
     except Exception as error:  # the last border: whatever is left is our fault
         what = f"internal error: {type(error).__name__}: {error}. Run again with --debug and report it."
         _fail(error, 70, debug, what)
+    if code == _INTERRUPTED:  # typer turns Ctrl-C within a command into this code, and says nothing
+        remedy = "with --out of `heads` or --study of `report`, go on with the same command and --resume"
+        print(f"interrupted; {remedy}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -268,7 +268,11 @@ class Study:
         path = Path(path)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
         try:
-            self.tree.to_netcdf(temporary, engine="h5netcdf")
+            written = self.tree.to_netcdf(engine="h5netcdf")  # in memory: HDF5 crashes the process on a full disk
+            with temporary.open("wb") as stream:
+                stream.write(written)
+                stream.flush()
+                os.fsync(stream.fileno())
             os.replace(temporary, path)
         except OSError as error:
             raise EnvironmentFailure(
@@ -276,7 +280,7 @@ class Study:
                     "cannot write the study",
                     where=str(path),
                     got=str(error),
-                    remedy="Check the folder and the free space",
+                    remedy="Check the folder and the free space; finished shards of a run are kept for --resume",
                 )
             ) from error
         finally:

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from attnprobe.checkpoint import Checkpoints
+from attnprobe.errors import EnvironmentFailure, explain
 from attnprobe.heads.alongside import collectors_of
 from attnprobe.heads.cases import Cases
 from attnprobe.heads.measure import ShardMeasurer
@@ -52,15 +53,18 @@ def measure_all(
         if progress is not None:
             progress(done, planned.sentences)
 
+    fold = Fold(each, store)
+
     def jobs() -> Iterator[Job]:
         for shard, members in shards:
-            if store is not None and (found := store.load(shard.index)) is not None:
+            if shard.index < fold.start:
+                advance(len(shard))
+            elif store is not None and (found := store.load(shard.index)) is not None:
                 advance(len(shard))
                 fold.add(shard.index, found)
             else:
                 yield shard, members
 
-    fold = Fold(each)
     for index, sums in engine(model, options, jobs(), advance):
         if store is not None:
             store.save(index, sums)
@@ -94,23 +98,44 @@ class Repeat:
         return {"metrics": metric_tables(sums)[0], "relations": relations}
 
 
-class Fold:
-    """Adds shards up in the order of the plan, in whatever order they come."""
+FOLDED = 64
+"""Shards after which their sum takes their place in the store, and shards kept in memory while an earlier one is missing."""
 
-    def __init__(self, each: Callable[[int, ShardSums], None] | None = None) -> None:
+
+class Fold:
+    """Adds shards up in the order of the plan, in whatever order they come.
+
+    With a store it goes on from the sum kept there, keeps the sum there from time to time, and leaves shards that must wait on disk. Where
+    `each` wants to be told every shard, the store is left to keep every shard.
+    """
+
+    def __init__(self, each: Callable[[int, ShardSums], None] | None = None, store: Checkpoints | None = None) -> None:
         self._each = each
-        self._total: ShardSums | None = None
-        self._next = 0
-        self._waiting: dict[int, ShardSums] = {}
+        self._store = store
+        self.start, self._total = store.folded() if store is not None and each is None else (0, None)
+        """Shards added already when the run began."""
+        self._next = self.start
+        self._waiting: dict[int, ShardSums | None] = {}
 
     def add(self, index: int, sums: ShardSums) -> None:
-        self._waiting[index] = sums
+        """Add a shard; with a store, one that is saved there."""
+        full = self._store is not None and index != self._next and len(self._waiting) >= FOLDED
+        self._waiting[index] = None if full else sums
         while self._next in self._waiting:
-            following = self._waiting.pop(self._next)
+            following = self._waiting.pop(self._next) or self._stored(self._next)
             self._total = following if self._total is None else self._total.merge(following)
             if self._each is not None:
                 self._each(self._next, following)
             self._next += 1
+            if self._store is not None and self._each is None and (self._next - self.start) % FOLDED == 0:
+                self._store.fold(self._next, self._total)
+
+    def _stored(self, index: int) -> ShardSums:
+        found = self._store.load(index) if self._store is not None else None
+        if found is None:
+            remedy = "Is the folder of checkpoints on a sound disk? Run again with --resume"
+            raise EnvironmentFailure(explain(f"shard {index} was finished but cannot be read back", remedy=remedy))
+        return found
 
     def finish(self) -> ShardSums:
         assert self._total is not None

@@ -196,7 +196,7 @@ def _late(
 
 def _key(provenance: Provenance) -> str:
     """What a finished shard depends on."""
-    names = ("model_sha256", "attn_implementation", "dtype", "device", "plan", "versions")
+    names = ("model_sha256", "attn_implementation", "dtype", "device", "corpus_sha256", "plan", "versions")
     return json.dumps({name: getattr(provenance, name) for name in names}, indent=1)
 
 

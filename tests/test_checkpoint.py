@@ -1,11 +1,14 @@
 """Finished shards survive: the same bits after a kill, one run at a time, nothing half-written."""
 
 import os
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +18,14 @@ from attnprobe.checkpoint import Checkpoints, checkpoints
 from attnprobe.data import path
 from attnprobe.errors import EnvironmentFailure, InputError
 from attnprobe.heads.tables import RelationSums, ShardSums
+from attnprobe.models.load import load
 from attnprobe.stream import RatioSums
+from tests.tiny import build, byte_tokenizer
 
-SMALL = {"max_sentences": 60, "shard_sentences": 12, "examples": 0}
+SMALL = {
+    **{"max_sentences": 60, "shard_sentences": 12, "examples": 0},
+    **{"metrics": ["entropy", "offset_mass"], "relations": ["dep:det", "udep:nsubj"]},
+}
 
 
 def same(a, b):
@@ -29,13 +37,19 @@ def same(a, b):
 
 
 @pytest.fixture(scope="module")
+def model():
+    """Small, so that a run takes a moment; the runs that are killed below use the embedded BERT."""
+    return load((build("bert", max_position_embeddings=307), byte_tokenizer(max_length=307)))
+
+
+@pytest.fixture(scope="module")
 def corpus():
     return read_conllu(path("bundled"))
 
 
 @pytest.fixture(scope="module")
-def unbroken(minilm, corpus):
-    return run(minilm, corpus, **SMALL)
+def unbroken(model, corpus):
+    return run(model, corpus, **SMALL)
 
 
 def sums(seed):
@@ -64,7 +78,7 @@ def test_a_shard_comes_back_bit_for_bit(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_run_goes_on_and_gives_the_same_bits(minilm, corpus, unbroken, tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_and_gives_the_same_bits(model, corpus, unbroken, tmp_path, monkeypatch):
     from attnprobe import planning, sharding
 
     measured = []
@@ -79,24 +93,24 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bits(minilm, corpus, unbr
     monkeypatch.setattr(sharding, "measure_shard", interrupted)
     out = tmp_path / "s.nc"
     with pytest.raises(KeyboardInterrupt):
-        run(minilm, corpus, out=out, **SMALL)
+        run(model, corpus, out=out, **SMALL)
     assert not out.exists()
     monkeypatch.setattr(sharding, "measure_shard", lambda *rest: measured.append("again") or honest(*rest))
-    same(run(minilm, corpus, out=out, resume=True, **SMALL), unbroken)
+    same(run(model, corpus, out=out, resume=True, **SMALL), unbroken)
     options = planning.Options((), (), max_sentences=60, plan=planning.PlanOptions(window=12))
-    shards = len(planning.lay_plan(minilm, corpus, options).kept)
+    shards = len(planning.lay_plan(model, corpus, options).kept)
     assert measured.count("again") == shards - 2
     assert [p.name for p in tmp_path.iterdir()] == ["s.nc"]
     same(open_study(out), unbroken)
 
 
-def test_shards_of_another_run_are_refused(minilm, corpus, tmp_path):
+def test_shards_of_another_run_are_refused(model, corpus, tmp_path):
     out = tmp_path / "s.nc"
     with checkpoints(out, "other", resume=False) as store:
         store.save(0, sums(1))
     with pytest.raises(InputError, match="cannot resume.*the same model, corpus and options"):
-        run(minilm, corpus, out=out, resume=True, **SMALL)
-    run(minilm, corpus, out=out, **SMALL)  # starts again
+        run(model, corpus, out=out, resume=True, **SMALL)
+    run(model, corpus, out=out, **SMALL)  # starts again
 
 
 def test_a_second_run_on_the_same_result_is_refused(tmp_path):
@@ -108,11 +122,174 @@ def test_a_second_run_on_the_same_result_is_refused(tmp_path):
         pass
 
 
-def test_a_broken_checkpoint_says_what_to_do(tmp_path):
+def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+    import fcntl
+
+    def without(*_rest):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with (
+        pytest.warns(UserWarning, match="cannot lock .No locks available.*would not be noticed"),
+        checkpoints(tmp_path / "s.nc", "key", resume=False) as store,
+    ):
+        store.save(0, sums(1))
+
+
+def test_a_damaged_checkpoint_is_told_and_measured_again(tmp_path):
+    """Cut anywhere, or with a byte changed anywhere in it: never other numbers, never a crash."""
     with checkpoints(tmp_path / "s.nc", "key", resume=False) as store:
-        (store.folder / "shard-000003.npz").write_bytes(b"PK nothing")
-        with pytest.raises(EnvironmentFailure, match=r"shard-000003.npz.*Delete that file and resume"):
-            store.load(3)
+        store.save(3, sums(3))
+        path = store.folder / "shard-000003.npz"
+        whole = path.read_bytes()
+        places = random.Random(5).sample(range(len(whole)), 40)
+        for damaged in (b"", b"PK nothing", *(whole[:place] for place in places[:20])):
+            path.write_bytes(damaged)
+            with pytest.warns(UserWarning, match="a checkpoint is damaged at .*shard-000003.npz.*measured again"):
+                assert store.load(3) is None
+        for place in places:
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = store.load(3)
+            assert found is None or (pickle.dumps(found) == pickle.dumps(sums(3)))
+
+
+def test_a_run_with_a_damaged_checkpoint_gives_the_same_bits(model, corpus, unbroken, tmp_path, monkeypatch):
+    out = tmp_path / "s.nc"
+    _stop_after(2, model, corpus, out, monkeypatch)
+    shard = tmp_path / "s.nc.parts" / "shard-000001.npz"
+    shard.write_bytes(shard.read_bytes()[:-4321])
+    with pytest.warns(UserWarning, match="a checkpoint is damaged"):
+        same(run(model, corpus, out=out, resume=True, **SMALL), unbroken)
+
+
+def _stop_after(n, model, corpus, out, monkeypatch, **changes):
+    """Run until `n` shards are measured, then stop as Ctrl-C does."""
+    from attnprobe import sharding
+
+    honest, left = sharding.measure_shard, [n]
+
+    def interrupted(*rest):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return honest(*rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sharding, "measure_shard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(model, corpus, out=out, **{**SMALL, **changes})
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_shards_replaced_by_their_sum_give_the_same_bits(model, corpus, unbroken, tmp_path, monkeypatch, stop):
+    from attnprobe import sharding
+
+    monkeypatch.setattr(sharding, "FOLDED", 2)
+    out = tmp_path / "s.nc"
+    _stop_after(stop, model, corpus, out, monkeypatch)
+    kept = sorted(p.name for p in (tmp_path / "s.nc.parts").glob("*.npz"))
+    whole = stop // 2 * 2
+    sum_of = [f"total-{whole:06d}.npz"] if whole else []
+    assert kept == [*(f"shard-{i:06d}.npz" for i in range(whole, stop)), *sum_of]
+    told = []
+    same(run(model, corpus, out=out, resume=True, progress=lambda *done: told.append(done), **SMALL), unbroken)
+    assert told[-1] == (60, 60)
+
+
+def test_a_damaged_sum_is_measured_again(model, corpus, unbroken, tmp_path, monkeypatch):
+    from attnprobe import sharding
+
+    monkeypatch.setattr(sharding, "FOLDED", 2)
+    out = tmp_path / "s.nc"
+    _stop_after(3, model, corpus, out, monkeypatch)
+    (tmp_path / "s.nc.parts" / "total-000002.npz").write_bytes(b"PK\x03\x04")
+    with pytest.warns(UserWarning, match=r"damaged at .*total-000002.npz"):
+        same(run(model, corpus, out=out, resume=True, **SMALL), unbroken)
+
+
+def test_shards_that_must_wait_are_left_on_disk(tmp_path, monkeypatch):
+    from attnprobe import sharding
+
+    monkeypatch.setattr(sharding, "FOLDED", 2)
+    with checkpoints(tmp_path / "s.nc", "key", resume=False) as store:
+        fold, plain = sharding.Fold(None, store), sharding.Fold()
+        for index in (4, 3, 2, 1):
+            store.save(index, sums(index))
+            fold.add(index, sums(index))
+        assert [found is None for found in fold._waiting.values()] == [False, False, True, True]
+        (store.folder / "shard-000002.npz").rename(store.folder / "away")
+        store.save(0, sums(0))
+        with pytest.raises(EnvironmentFailure, match="shard 2 was finished but cannot be read back"):
+            fold.add(0, sums(0))
+        (store.folder / "away").rename(store.folder / "shard-000002.npz")
+        again = sharding.Fold(None, store)
+        for index in (3, 4, 2) if again.start else (3, 4, 2, 1, 0):
+            again.add(index, sums(index))
+        for index in range(5):
+            plain.add(index, sums(index))
+        assert pickle.dumps(again.finish()) == pickle.dumps(plain.finish())
+
+
+def test_groups_of_clusters_need_every_shard(model, corpus, tmp_path, monkeypatch):
+    """Totals by group are told each shard: nothing is replaced by a sum then."""
+    from attnprobe import sharding
+
+    monkeypatch.setattr(sharding, "FOLDED", 2)
+    wanted = run(model, corpus, totals=True, **SMALL)
+    out = tmp_path / "s.nc"
+    _stop_after(3, model, corpus, out, monkeypatch, totals=True)
+    assert len(list((tmp_path / "s.nc.parts").glob("shard-*.npz"))) == 3
+    same(run(model, corpus, out=out, resume=True, totals=True, **SMALL), wanted)
+
+
+def test_other_options_are_refused_by_name(model, corpus, tmp_path, monkeypatch):
+    out = tmp_path / "s.nc"
+    _stop_after(1, model, corpus, out, monkeypatch)
+    for changes, told in (
+        ({"max_sentences": 59}, "got plan.max_sentences was 60, is 59. Run"),
+        ({"seed": 3, "sinks": "both"}, "got plan.sinks was kept, is both; plan.seed was 0, is 3. Run"),
+        ({"batch_tokens": 999}, "got plan.plan.batch_tokens was 2048, is 999. Run"),
+    ):
+        with pytest.raises(InputError, match=f"cannot resume.*{told}"):
+            run(model, corpus, out=out, resume=True, **{**SMALL, **changes})
+    monkeypatch.setattr("attnprobe.__version__", "9.9")
+    with pytest.raises(InputError, match=r"got versions.attnprobe was .*, is 9.9. Run"):
+        run(model, corpus, out=out, resume=True, **SMALL)
+
+
+def test_a_corpus_changed_in_between_is_refused(model, corpus, tmp_path, monkeypatch):
+    """A head moved, no word changed: the batch plan is the same, the scores would not be."""
+    sentences = list(corpus)[:60]
+    out = tmp_path / "s.nc"
+    _stop_after(1, model, sentences, out, monkeypatch)
+    place = next(i for i, one in enumerate(sentences) if one.deprels[:1] == ("det",))
+    sentences[place] = replace(sentences[place], deprels=("nmod", *sentences[place].deprels[1:]))
+    with pytest.raises(InputError, match="cannot resume.*got corpus_sha256 was"):
+        run(model, sentences, out=out, resume=True, **SMALL)
+
+
+def test_what_a_kill_left_of_the_result_is_swept_up(tmp_path):
+    (tmp_path / ".s.nc.12345678.part").write_bytes(b"half a study")
+    (tmp_path / ".t.nc.12345678.part").write_bytes(b"of another")
+    with checkpoints(tmp_path / "s.nc", "key", resume=True) as store:
+        store.remove()
+    assert [p.name for p in tmp_path.iterdir()] == [".t.nc.12345678.part"]
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(EnvironmentFailure, match="cannot keep checkpoints at .*s.nc.parts: got Not a directory"),
+        checkpoints(tmp_path / "file" / "s.nc", "key", resume=False),
+    ):
+        pass
+
+
+def test_an_error_of_the_run_is_not_taken_for_one_of_the_store(tmp_path):
+    with pytest.raises(PermissionError, match="mine"), checkpoints(tmp_path / "s.nc", "key", resume=False):
+        raise PermissionError("mine")
 
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
