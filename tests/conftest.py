@@ -75,6 +75,17 @@ def unchecked():
     config.update("jaxtyping_disable", before)
 
 
+@pytest.fixture
+def tell(capsys):
+    """Say a number that a slow check found, for `docs/validation.md`, in spite of pytest's capture."""
+
+    def say(text: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{text}\n")
+
+    return say
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of public data; tests that use it carry the mark `shared`."""

@@ -104,14 +104,25 @@ def test_holm_equals_the_textbook_and_leaves_nan():
     assert np.isnan(adjusted[[0, 1], [1, 2]]).all()
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_intervals_cover_the_truth(p):
-    """400 simulated corpora of 70 clusters of unequal size with correlated cases: 95 % intervals cover in 92 to 98 %."""
-    generator = np.random.default_rng(101)
-    covered = 0
-    for _ in range(400):
-        n = generator.integers(1, 9, 70)
-        rate = generator.beta(20 * p, 20 * (1 - p), 70)
-        low, high = RatioSums.of(generator.binomial(n, rate), n).interval()
-        covered += low <= p <= high
-    assert 0.92 <= covered / 400 <= 0.98
+def covered(p, clusters, largest, correlation, seed, corpora=1000):
+    """Share of simulated corpora whose 95 % interval holds the truth; clusters of 1 to `largest` cases, correlated within."""
+    generator = np.random.default_rng(seed)
+    n = generator.integers(1, largest + 1, (clusters, corpora))
+    spread = 1 / correlation - 1 if correlation else np.inf
+    rate = generator.beta(spread * p, spread * (1 - p), n.shape) if correlation else np.full(n.shape, p)
+    low, high = RatioSums.of(generator.binomial(n, rate), n).interval()
+    assert (n.sum(0) >= 100).all()
+    return float(np.mean((low <= p) & (p <= high)))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.05])
+@pytest.mark.parametrize("largest", [3, 8])
+@pytest.mark.parametrize("clusters", [70, 300])
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9, 0.98])
+def test_intervals_cover_the_truth(p, clusters, largest, correlation):
+    assert 0.93 <= covered(p, clusters, largest, correlation, seed=101) <= 0.97
+
+
+def test_intervals_that_take_correlated_cases_for_independent_do_not_cover(monkeypatch):
+    monkeypatch.setattr("attnprobe.stream.effective_n", lambda p, error, n: n)
+    assert covered(0.5, 70, 8, 0.2, seed=101) < 0.93

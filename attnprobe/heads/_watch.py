@@ -102,7 +102,7 @@ def given(model: Model, items: Sequence[Encoded], watched: Watched, seed: int) -
     scored, targets = real, None
     if watched.name == "masked-lm":
         scored, targets = _masked(items, ids.shape[1], seed), ids
-        ids = torch.where(scored, _mask_token(model), ids)
+        ids = torch.where(scored, mask_token(model), ids)
     elif watched.name == "causal-lm":  # the loss stands at the token it is read from; the last one has none
         targets = ids.roll(-1, 1)
         scored = real & real.roll(-1, 1)
@@ -130,7 +130,7 @@ def _masked(items: Sequence[Encoded], length: int, seed: int) -> Tensor:
     return masked
 
 
-def _mask_token(model: Model) -> int:
+def mask_token(model: Model) -> int:
     token = getattr(model.tokenizer, "mask_token_id", None)
     if token is None:
         remedy = "Watch its states instead"

@@ -37,9 +37,12 @@ def label_table(metrics: xr.Dataset, relations: xr.Dataset | None, *, margin: fl
     texts = np.empty((n_layers, n_heads), dtype=object)
     if "sinks" in metrics.dims:
         metrics = metrics.sel(sinks="kept")
+    holds = None if relations is None else relations_held(relations, margin)
     for layer in range(n_layers):
         for head in range(n_heads):
-            findings = list(_findings(metrics, relations, layer, head, margin))
+            findings = list(_findings(metrics, layer, head))
+            if relations is not None and holds is not None:
+                findings += _relational(relations, holds, layer, head, margin)
             labels = [finding for finding in findings if finding["holds"]]
             missed = [finding for finding in findings if not finding["holds"] and np.isfinite(finding["short_by"])]
             nearest = min(missed, key=lambda finding: finding["short_by"], default=None) if not labels else None
@@ -60,9 +63,14 @@ def label_table(metrics: xr.Dataset, relations: xr.Dataset | None, *, margin: fl
     return xr.Dataset({"labels": (["layer", "head"], texts.astype(str))}, coordinates, attrs=attributes)
 
 
-def _findings(
-    metrics: xr.Dataset, relations: xr.Dataset | None, layer: int, head: int, margin: float
-) -> Iterator[dict[str, Any]]:
+def relations_held(relations: xr.Dataset, margin: float) -> xr.DataArray:
+    """Where the rule of syntax and semantics holds, bool (scorer, relation, direction, layer, head); see `label_table`."""
+    report = relations.sel(split="report")
+    passed = (relations["p_adjusted"] < SIGNIFICANCE) & (report["difference"] >= margin) & (report["n"] >= MINIMUM_N)
+    return passed.transpose("scorer", "relation", "direction", "layer", "head")
+
+
+def _findings(metrics: xr.Dataset, layer: int, head: int) -> Iterator[dict[str, Any]]:
     here = metrics.isel(layer=layer, head=head)
     for metric, threshold in (("offset_argmax", ARGMAX_SHARE), ("offset_mass", MASS_SHARE)):
         if metric in here:
@@ -77,8 +85,6 @@ def _findings(
                 yield _on_target(here, "special_mass", target, SINK_SHARE, "sink")
     if "entropy_normalised" in here:
         yield _finding(here, "entropy_normalised", {}, BROAD_ENTROPY, "broad", "broad")
-    if relations is not None:
-        yield from _relational(relations, layer, head, margin)
 
 
 def _best_of(here: xr.Dataset, metric: str, dim: str, threshold: float, family: str) -> dict[str, Any]:
@@ -118,19 +124,21 @@ def _finding(
     }
 
 
-def _relational(relations: xr.Dataset, layer: int, head: int, margin: float) -> Iterator[dict[str, Any]]:
-    """Every relation that this head passes, and the one it misses by least."""
+def _relational(
+    relations: xr.Dataset, holds: xr.DataArray, layer: int, head: int, margin: float
+) -> Iterator[dict[str, Any]]:
+    """Every relation that this head passes; where there is none, the one it misses by least."""
     here = relations.isel(layer=layer, head=head)
-    report = here.sel(split="report")
-    p = here["p_adjusted"].transpose("scorer", "relation", "direction").values
-    gain = report["difference"].transpose("scorer", "relation", "direction").values
-    selected = here["difference"].sel(split="select").transpose("scorer", "relation", "direction").values
-    enough = (report["n"].values >= MINIMUM_N)[None, :, None]
-    holds = (p < SIGNIFICANCE) & (gain >= margin) & enough
-    for place in zip(*np.nonzero(holds), strict=True):
+    passed = holds.values[..., layer, head]
+    for place in zip(*np.nonzero(passed), strict=True):
         yield _relation_finding(here, place, margin, True)
+    gain, selected = (
+        here["difference"].sel(split=split).transpose("scorer", "relation", "direction").values
+        for split in ("report", "select")
+    )
+    enough = (here["n"].sel(split="report").values >= MINIMUM_N)[None, :, None]
     tried = np.where(enough & np.isfinite(selected) & np.isfinite(gain), selected, -np.inf)
-    if np.isfinite(tried).any() and not holds.any():
+    if np.isfinite(tried).any() and not passed.any():
         yield _relation_finding(here, np.unravel_index(int(tried.argmax()), tried.shape), margin, False)
 
 
