@@ -192,6 +192,51 @@ TINY: dict[str, Tiny] = {
         on_interface=False,
         causal=True,
     ),
+    "deberta": Tiny(
+        "DebertaConfig",
+        "DebertaModel",
+        _plain(relative_attention=True, pos_att_type=["c2p", "p2c"], type_vocab_size=0),
+        on_interface=False,
+    ),
+    "gpt2-upcast": Tiny(
+        "GPT2Config",
+        "GPT2Model",
+        {**_GPT2, "reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True},
+        on_interface=False,
+        causal=True,
+    ),
+    "gpt-neo": Tiny(
+        "GPTNeoConfig",
+        "GPTNeoModel",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": HIDDEN,
+            "num_layers": LAYERS,
+            "num_heads": HEADS,
+            "intermediate_size": INNER,
+            "max_position_embeddings": POSITIONS,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 5,
+        },
+        on_interface=False,
+        causal=True,
+    ),
+    "megatron-bert": Tiny("MegatronBertConfig", "MegatronBertModel", on_interface=False),
+    "rembert": Tiny("RemBertConfig", "RemBertModel", _plain(input_embedding_size=23), on_interface=False),
+    "roformer": Tiny("RoFormerConfig", "RoFormerModel", _plain(embedding_size=23), on_interface=False),
+    "xlnet": Tiny(
+        "XLNetConfig",
+        "XLNetModel",
+        {"vocab_size": VOCABULARY, "d_model": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "d_inner": INNER},
+        on_interface=False,
+    ),
+    "mpt": Tiny(
+        "MptConfig",
+        "MptModel",
+        {"vocab_size": VOCABULARY, "d_model": 32, "n_layers": LAYERS, "n_heads": 4, "max_seq_len": POSITIONS},
+        on_interface=False,
+        causal=True,
+    ),
 }
 """Families by name. Those with `on_interface` are captured without a row of their own."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +25,20 @@ class Role(IntEnum):
     SPECIAL = 4
     """Any other special token."""
     PAD = 5
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation on the scores on their way to the pattern, in the model's own order: see `AttentionCall.steps`."""
+
+    name: str
+    """multiply, divide, add, floor (the larger of the two), fill, cast, softmax; fused: add first and then the product, in one."""
+    value: Any = None
+    """By what: a number, or a tensor [#batch #head #query #key]. Of cast and softmax: the dtype (None: as it is)."""
+    where: Bool[Tensor, "#batch #head #query #key"] | None = None
+    """Of fill: which scores get the value."""
+    factors: tuple[float, float] = (1.0, 1.0)
+    """Of fused: value * factors[0] + product * factors[1]."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,8 @@ class AttentionCall:
     """`model` or `recomputed`; None while `pattern` is None."""
     module: str = ""
     """Dotted name of the module in its model; shared modules repeat it."""
+    steps: tuple[Step, ...] | None = None
+    """What the model did between the product q . k and the pattern, for the replay; None: times `scale`, plus `bias`, softmax."""
 
     @property
     def n_heads(self) -> int:
@@ -83,9 +100,18 @@ class AttentionCall:
             for name in ("q", "k", "v", "bias", "sinks", "pattern", "context")
             if (value := getattr(self, name)) is not None
         }
-        if self.visible is not None and self.q.device != moved["q"].device:
-            moved["visible"] = self.visible.to(moved["q"].device)
+        if self.q.device != moved["q"].device:
+            device = moved["q"].device
+            if self.visible is not None:
+                moved["visible"] = self.visible.to(device)
+            if self.steps is not None:
+                moved["steps"] = tuple(_step_on(step, device) for step in self.steps)
         return replace(self, **moved)
+
+
+def _step_on(step: Step, device: torch.device) -> Step:
+    value = step.value.to(device) if isinstance(step.value, Tensor) else step.value
+    return replace(step, value=value, where=None if step.where is None else step.where.to(device))
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ function nor `scaled_dot_product_attention`: a check that ran the code under tes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnprobe.attention.call import AttentionCall
+from attnprobe.attention.call import AttentionCall, Step
 from attnprobe.errors import InputError, explain
 
 HIDDEN_BELOW = -9e3
@@ -148,8 +149,10 @@ def replay(
     (BERT, GPT-2, T5, ...). No difference in a float32 model, nor on a CPU, whose softmax upcasts inside. `score_dtype`: float32 for those that upcast q and k (GPT-J).
     `shift`: subtract each row's maximum before the softmax, as GPT-OSS does (seen in half precision); None: where there are
     sinks. A row that sees nothing comes out as the model makes it: uniform where the mask is finfo.min, zero where it is -inf
-    (sdpa's answer; a plain softmax would give NaN).
+    (sdpa's answer; a plain softmax would give NaN). A call that carries the model's own `steps` is replayed by those instead.
     """
+    if call.steps is not None:
+        return _replay_steps(call, call.steps)
     groups = call.groups
     k = call.k if groups == 1 else call.k.repeat_interleave(groups, dim=1)
     v = call.v if groups == 1 else call.v.repeat_interleave(groups, dim=1)
@@ -170,6 +173,43 @@ def replay(
         empty = (call.bias == -torch.inf).all(-1, keepdim=True)
         pattern = pattern.masked_fill(empty, 0.0) if empty.any() else pattern
     return pattern, torch.matmul(pattern, v)
+
+
+_STEPS: dict[str, Callable[[Tensor, Step], Tensor]] = {
+    "multiply": lambda scores, step: scores * step.value,
+    "divide": lambda scores, step: scores / step.value,
+    "add": lambda scores, step: scores + step.value,
+    "floor": lambda scores, step: torch.maximum(scores, torch.as_tensor(step.value).to(scores)),
+    "fill": lambda scores, step: _filled(scores, step.where, step.value),
+    "cast": lambda scores, step: scores.to(step.value),
+    "softmax": lambda scores, step: torch.softmax(scores, dim=-1, dtype=step.value),
+}
+"""What each step of a call does; `fused` is a way to take the product."""
+
+
+def _filled(scores: Tensor, where: Tensor | None, value: Any) -> Tensor:
+    assert where is not None
+    if isinstance(value, Tensor) and value.ndim:
+        return torch.where(where, value, scores)
+    return scores.masked_fill(where, value)
+
+
+def _replay_steps(call: AttentionCall, steps: tuple[Step, ...]) -> tuple[Tensor, Tensor]:
+    """Pattern and context by the steps that the model took, on the captured q, k and v."""
+    # one head that all share is left to matmul, as models leave it: a copy lies in memory in another order
+    k, v = (t if t.shape[1] in (1, call.n_heads) else t.repeat_interleave(call.groups, dim=1) for t in (call.k, call.v))
+    keys = k.transpose(2, 3)
+    if steps and steps[0].name == "fused":
+        added, (beta, alpha) = steps[0].value, steps[0].factors
+        shape = (*call.q.shape[:3], k.shape[2])
+        flat = added.expand(shape).flatten(0, 1)
+        scores = torch.baddbmm(flat, call.q.flatten(0, 1), keys.flatten(0, 1), beta=beta, alpha=alpha).view(shape)
+        steps = steps[1:]
+    else:
+        scores = torch.matmul(call.q, keys)
+    for step in steps:
+        scores = _STEPS[step.name](scores, step)
+    return scores, torch.matmul(scores, v)
 
 
 def _rows(tensor: Tensor, rows: slice | None) -> Tensor:

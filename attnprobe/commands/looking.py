@@ -43,7 +43,7 @@ def capture(
     model: ModelName,
     text: Texts = None,
     out: Annotated[Path, typer.Option("--out", help="safetensors file to write.")] = Path("capture.safetensors"),
-    route: Annotated[str, typer.Option("--route", help="interface or hooks.")] = "interface",
+    route: Annotated[str, typer.Option("--route", help="auto, interface, flow or hooks.")] = "auto",
     device: Device = "cpu",
     attn: Attn = None,
     dtype: Dtype = None,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from attnprobe.attention.call import AttentionCall
 from attnprobe.errors import CaptureError, InputError, explain, near_names
 from attnprobe.models import scope
 from attnprobe.models.captured import Capture, with_pattern
+from attnprobe.models.flow import flowing
 from attnprobe.models.hooks import hooking
 from attnprobe.models.inputs import Encoded, accepted_inputs, from_model_inputs
 from attnprobe.models.interface import recording
@@ -24,7 +25,7 @@ from attnprobe.models.texts import Text, encode
 ModelLike = Model | str | tuple[Any, Any] | nn.Module
 """Whatever names a model: see `as_model`."""
 
-ROUTES = (scope.INTERFACE, scope.HOOKS)
+ROUTES = (scope.AUTO, scope.INTERFACE, scope.FLOW, scope.HOOKS)
 """By what means calls are seen."""
 
 DEFAULT_BUDGET = 4 * 2**30
@@ -36,7 +37,7 @@ def capture(
     text: Text | Iterable[Text] | None = None,
     *,
     text_pair: str | None = None,
-    route: str = scope.INTERFACE,
+    route: str = scope.AUTO,
     pattern: bool = True,
     max_new_tokens: int | None = None,
     max_bytes: int = DEFAULT_BUDGET,
@@ -47,7 +48,8 @@ def capture(
     `text` is a text, a `Sentence` (its words are kept), or several of either (one padded batch); or pass the model's own inputs
     by name (`input_ids=...`, `pixel_values=...`). Where the model reports no pattern (sdpa), it is recomputed from the captured
     q and k and marked so; `pattern=False` leaves it None. `max_new_tokens` generates greedily and keeps every step. `route` is
-    `interface` (every family) or `hooks` (BERT-like).
+    `auto` (the attention-function interface where a module uses it, the flow of tensors elsewhere), one of the two, or `hooks`
+    (BERT-like).
 
     The model's outputs are the same bits as without capture; its configuration is not touched.
 
@@ -73,8 +75,8 @@ def capture(
         _refuse_over_budget(kept, max_bytes)
         calls.append(call)
 
-    run_forward(model, encoded, keep, route=route, max_new_tokens=max_new_tokens)
-    return Capture(tuple(calls), encoded, model.name, model.family, model.dtype, model.attn_implementation, route)
+    seen = run_forward(model, encoded, keep, route=route, max_new_tokens=max_new_tokens)
+    return captured(model, encoded, calls, seen)
 
 
 def record(
@@ -82,7 +84,7 @@ def record(
     batches: Iterable[Mapping[str, Any]],
     each: Callable[[AttentionCall, Mapping[str, Any]], None],
     *,
-    route: str = scope.INTERFACE,
+    route: str = scope.AUTO,
 ) -> int:
     """Run the model over `batches` and call `each(call, batch)` for every attention module as it is computed; nothing is kept.
 
@@ -127,10 +129,13 @@ def run_forward(
     encoded: Encoded,
     each: Callable[[AttentionCall], None],
     *,
-    route: str = scope.INTERFACE,
+    route: str = scope.AUTO,
     max_new_tokens: int | None = None,
-) -> None:
-    """One forward pass (or a generation) with every attention call handed to `each`; raises where none came."""
+) -> Recorder:
+    """One forward pass (or a generation) with every attention call handed to `each`; raises where none came.
+
+    Returns the recorder, which knows by which routes calls came and which modules could not be read.
+    """
     recorder = Recorder(model.module, each)
     with _listening(model, recorder, route), torch.no_grad():
         if max_new_tokens is None:
@@ -138,14 +143,36 @@ def run_forward(
         else:
             _generate(model, encoded, recorder, max_new_tokens)
     if recorder.seen == 0:
-        raise CaptureError(
-            explain(
-                f"the forward pass of {model.name} ran, and no attention was captured",
-                expected=f"at least one call by the route {route!r}",
-                got=f"none (family {model.family!r}, {model.attn_implementation})",
-                remedy="The family computes attention outside the interface, or its forward ran in another thread",
-            )
+        raise _nothing_captured(model, recorder, route)
+    return recorder
+
+
+def captured(model: Model, encoded: Encoded, calls: list[AttentionCall], seen: Recorder) -> Capture:
+    """What one run gave, as a record."""
+    return Capture(
+        tuple(calls),
+        encoded,
+        model.name,
+        model.family,
+        model.dtype,
+        model.attn_implementation,
+        "+".join(sorted(seen.routes)),
+        tuple(f"{name}: {reason}" for name, reason in seen.not_captured.items()),
+    )
+
+
+def _nothing_captured(model: Model, recorder: Recorder, route: str) -> CaptureError:
+    missed = [f"{name}: {reason}" for name, reason in recorder.not_captured.items()]
+    return CaptureError(
+        explain(
+            f"the forward pass of {model.name} ran, and no attention was captured",
+            expected=f"at least one call by the route {route!r}",
+            got=f"none (family {model.family!r}, {model.attn_implementation})",
+            remedy=f"Attention was seen that is no softmax over all keys: {missed[0]}"
+            if missed
+            else "The family computes attention in a way that is not followed, or its forward ran in another thread",
         )
+    )
 
 
 def as_model(model: ModelLike) -> Model:
@@ -168,7 +195,15 @@ def as_model(model: ModelLike) -> Model:
 def _listening(model: Model, recorder: Recorder, route: str) -> AbstractContextManager[None]:
     if route not in ROUTES:
         raise InputError(f"unknown route {route!r}; {near_names(route, ROUTES)}.")
-    return recording(recorder) if route == scope.INTERFACE else hooking(model.module, recorder)
+    if route == scope.HOOKS:
+        return hooking(model.module, recorder)
+    return recording(recorder) if route == scope.INTERFACE else _following(model, recorder, route)
+
+
+@contextmanager
+def _following(model: Model, recorder: Recorder, route: str) -> Iterator[None]:
+    with recording(recorder, route), flowing(model.module):
+        yield
 
 
 def _generate(model: Model, encoded: Encoded, recorder: Recorder, max_new_tokens: int) -> None:

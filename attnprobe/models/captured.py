@@ -28,6 +28,9 @@ class Capture:
     dtype: str
     attn_implementation: str
     route: str = "interface"
+    """By which route calls came: interface, flow, flow+interface or hooks."""
+    not_captured: tuple[str, ...] = ()
+    """Modules whose attention was seen and could not be read, with the reason."""
 
     def layer(self, i: int) -> AttentionCall:
         """The attention of module `i` in execution order."""

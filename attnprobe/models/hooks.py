@@ -131,4 +131,5 @@ class _Hooks:
             implementation=str(module.config._attn_implementation),  # type: ignore[union-attr]
             out=split(held["context"]),
             weights=weights.detach() if isinstance(weights, Tensor) else None,
+            route=scope.HOOKS,
         )

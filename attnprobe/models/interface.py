@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnprobe.attention.call import Step
 from attnprobe.errors import CaptureError, explain
 from attnprobe.models import scope
 
@@ -78,6 +79,9 @@ class RawCall:
     """[batch query head value_dim]"""
     weights: Tensor | None
     """Pattern as the function returned it; None where it reports none."""
+    steps: tuple[Step, ...] | None = None
+    """What lies between product and pattern, where that was seen step by step."""
+    route: str = scope.INTERFACE
 
     @property
     def hides_later(self) -> bool:
@@ -94,10 +98,10 @@ _PLAIN: ContextVar[bool] = ContextVar("attnprobe_plain", default=False)
 
 
 @contextmanager
-def recording(recorder: Callable[[RawCall], None]) -> Iterator[None]:
+def recording(recorder: Callable[[RawCall], None], route: str = scope.INTERFACE) -> Iterator[None]:
     """Hand every attention call of this context to `recorder`; an inner recording hides the outer one."""
     _install()
-    with scope.listening(recorder, scope.INTERFACE):
+    with scope.listening(recorder, route):
         yield
 
 
@@ -141,7 +145,7 @@ def _install() -> None:
 
 def _listening() -> scope.Scope | None:
     now = scope.current()
-    return now if now.editors or (now.recorder is not None and now.route == scope.INTERFACE) else None
+    return now if now.editors or (now.recorder is not None and now.route in (scope.AUTO, scope.INTERFACE)) else None
 
 
 @contextmanager
@@ -166,19 +170,28 @@ def _seam(
     **options: Any,
 ) -> Result:
     """One attention call between editors and recorder."""
+    with scope.quietly():
+        made, result = edited(
+            listening.editors, Pending(module, function, implementation, query, key, value, rest, options)
+        )
+        # by the flow route too: with editors open, the seam is the only place where an edited call can be seen
+        if listening.recorder is not None and listening.route != scope.HOOKS:
+            listening.recorder(raw_call(made, result))
+    return result
+
+
+def edited(editors: tuple[Editor, ...], call: Pending) -> tuple[Pending, Result]:
+    """Make a call through all editors; the call as it was made in the end, and its result."""
     called: list[Pending] = []
 
     def run(call: Pending) -> Result:
         called.append(call)
         return call.run()
 
-    for editor in listening.editors:
+    for editor in editors:
         run = partial(_edit, editor, run)
-    with scope.quietly():
-        result = run(Pending(module, function, implementation, query, key, value, rest, options))
-        if listening.recorder is not None and listening.route == scope.INTERFACE:
-            listening.recorder(raw_call(called[-1], result))
-    return result
+    result = run(call)
+    return called[-1], result
 
 
 def _edit(editor: Editor, run: Callable[[Pending], Result], call: Pending) -> Result:

@@ -21,6 +21,7 @@ from attnprobe.errors import CaptureError, InputError, explain, near_names
 from attnprobe.models import scope
 from attnprobe.models.capture import ModelLike, as_model, run_forward
 from attnprobe.models.captured import real_rows
+from attnprobe.models.flow import flowing
 from attnprobe.models.inputs import from_model_inputs
 from attnprobe.models.interface import Editor, Pending, Result, editing, raw_call
 from attnprobe.models.model import Model
@@ -217,6 +218,7 @@ def _changing(model: Model, changes: Mapping[int, Editor]) -> Iterator[None]:
 
     with (
         editing(editor),
+        flowing(model.module),
         counting_passes(model.backbone, order.start, lambda: editor in scope.current().editors),
     ):
         yield
@@ -225,7 +227,7 @@ def _changing(model: Model, changes: Mapping[int, Editor]) -> Iterator[None]:
         raise CaptureError(
             explain(
                 f"layer {never[0]} of {model.name} was to be changed and never ran",
-                expected="a forward pass of the model inside the block, through the attention interface",
+                expected="a forward pass of the model inside the block, in this thread",
                 got=f"{len(ran)} of {len(changes)} layers changed",
                 remedy="Layers are counted from 0; a forward pass in another thread is not changed",
             )

@@ -70,7 +70,9 @@ class Model:
         """Longest sequence in tokens, special tokens included; None where the model sets no limit."""
         config = self.text_config
         positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-        limits = [int(positions) - self.first_position] if positions else []
+        limits = (
+            [int(positions) - self.first_position] if positions and positions > 0 else []
+        )  # XLNet says -1: no limit
         told = getattr(self.tokenizer, "model_max_length", None)
         if told is not None and told < _UNLIMITED:
             limits.append(int(told))

@@ -38,6 +38,7 @@ def summarise(taken: Capture, checks: list[LayerCheck], note: str | None) -> Ver
     pattern_ok = ~(columns["pattern_max_abs"] > columns["pattern_tolerance"])  # NaN: not compared, and `note` says so
     context_ok = columns["context_max_abs"] <= columns["context_tolerance"]
     problems = [f"layer {i}: {problem}" for i, check in enumerate(checks) for problem in check.problems]
+    problems += [f"not captured: {missed}" for missed in taken.not_captured]
     return Verification(
         model=taken.model,
         family=taken.family,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnprobe.attention.call import AttentionCall
 from attnprobe.attention.forward import HIDDEN_BELOW
+from attnprobe.models import scope
 from attnprobe.models.interface import RawCall
 
 _CROSS = ("crossattention", "encoder_attn", "encdecattention", "cross_attn", "cross_attention", "crossattn")
@@ -51,6 +52,10 @@ class Recorder:
         self.each = each
         self.seen = 0
         self.order = Order()
+        self.routes: set[str] = set()
+        """By which routes calls came."""
+        self.not_captured: dict[str, str] = {}
+        """Modules whose attention was seen and could not be read, by name, and why."""
         self._names = {id(module): name for name, module in root.named_modules()}
         self._encoder_decoder = bool(getattr(root.config, "is_encoder_decoder", False))
         self._of_kind: Counter[str] = Counter()
@@ -79,10 +84,16 @@ class Recorder:
             implementation=raw.implementation,
             pattern_source=None if weights is None else "model",
             module=name,
+            steps=raw.steps,
         )
+        self.routes.add(raw.route)
         self._of_kind[kind] += 1
         self.seen += 1
         self.each(call)
+
+    def missed(self, module: nn.Module, reason: str) -> None:
+        """Attention that cannot be read was seen in a module."""
+        self.not_captured.setdefault(self._names.get(id(module), type(module).__name__), reason)
 
     def start(self, encoder_ran: bool) -> None:
         """A forward pass starts; see `Order`."""
@@ -102,6 +113,9 @@ class Recorder:
 
     def _bias(self, raw: RawCall) -> tuple[Tensor | None, Tensor | None]:
         """What is added to the scores, and which keys may be seen; one mask serves many layers, so it is prepared once."""
+        if raw.route == scope.FLOW:  # a bias of its own in every call
+            bias, visible = mask_parts(raw)
+            return bias, None if visible is None else visible.expand(-1, -1, *_plane(raw))
         key = (id(raw.mask), raw.implementation, raw.hides_later, *_plane(raw), raw.q.dtype)
         if key not in self._masks:
             self._masks[key] = (raw.mask, *mask_parts(raw))  # the mask is kept, so that no other gets its id

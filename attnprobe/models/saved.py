@@ -1,7 +1,7 @@
 """Captures on disk: one safetensors file with everything that is needed to verify the capture again.
 
-Tensors: `layer.N.q`, `.k`, `.v`, `.context`, and `.bias`, `.pattern`, `.visible`, `.sinks` where the call has them, N counting the
-calls of the capture; the tensors given to the model under their own names (`input_ids`, `attention_mask`, ...). The rest is
+Tensors: `layer.N.q`, `.k`, `.v`, `.context`, and `.bias`, `.pattern`, `.visible`, `.sinks`, `.step.M.value`, `.step.M.where` where the
+call has them, N counting the calls of the capture; the tensors given to the model under their own names (`input_ids`, `attention_mask`, ...). The rest is
 JSON in the file's metadata.
 """
 
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attnprobe.attention.call import AttentionCall
+from attnprobe.attention.call import AttentionCall, Step
 from attnprobe.errors import EnvironmentFailure, InputError, explain
 from attnprobe.models.captured import Capture
 from attnprobe.models.inputs import Encoded
@@ -54,6 +54,7 @@ def save_capture(taken: Capture, path: str | os.PathLike[str]) -> Path:
     tensors: dict[str, Tensor] = {}
     for number, call in enumerate(taken.layers):
         parts = {name: getattr(call, name) for name in _TENSORS}
+        parts |= _step_tensors(call)
         tensors |= {f"layer.{number}.{name}": value for name, value in parts.items() if value is not None}
     tensors |= {name: value for name, value in taken.encoded.inputs.items() if isinstance(value, Tensor)}
     # safetensors refuses tensors that share memory, as one mask does between layers
@@ -82,6 +83,7 @@ def _metadata(taken: Capture) -> dict[str, str]:
             {
                 **{name: getattr(call, name) for name in _VALUES},
                 "order": {name: _order(getattr(call, name)) for name in _ORDERED},
+                "steps": None if call.steps is None else [_step_values(step) for step in call.steps],
             }
             for call in taken.layers
         ],
@@ -97,6 +99,7 @@ def _metadata(taken: Capture) -> dict[str, str]:
         "target_tokens": encoded.target_tokens,
         "target_real": None if encoded.target_real is None else encoded.target_real.int().tolist(),
         "unknown_share": encoded.unknown_share,
+        "not_captured": taken.not_captured,
     }
     about = {name: str(getattr(taken, name)) for name in _ABOUT}
     return {
@@ -104,6 +107,28 @@ def _metadata(taken: Capture) -> dict[str, str]:
         **about,
         **{key: json.dumps(value) for key, value in values.items()},
     }
+
+
+def _step_tensors(call: AttentionCall) -> dict[str, Tensor | None]:
+    parts: dict[str, Tensor | None] = {}
+    for number, step in enumerate(call.steps or ()):
+        parts[f"step.{number}.value"] = step.value if isinstance(step.value, Tensor) else None
+        parts[f"step.{number}.where"] = step.where
+    return parts
+
+
+def _step_values(step: Step) -> dict[str, Any]:
+    """What of a step is no tensor; a dtype by its name."""
+    value = None if isinstance(step.value, Tensor) else step.value
+    named = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+    return {"name": step.name, "value": named, "factors": step.factors}
+
+
+def _step(stored: dict[str, Any], value: Tensor | None, where: Tensor | None) -> Step:
+    plain = stored["value"]
+    if isinstance(plain, str):
+        plain = getattr(torch, plain)
+    return Step(stored["name"], plain if value is None else value, where, tuple(stored["factors"]))
 
 
 def _order(tensor: Tensor) -> list[int]:
@@ -167,8 +192,23 @@ def _rebuilt(tensors: dict[str, Tensor], about: dict[str, str]) -> Capture:
         if any(parts[name] is None for name in ("q", "k", "v", "context")):
             raise ValueError(f"layer {number} is not complete")
         parts |= {name: _in_order(parts[name], order) for name, order in values.pop("order").items()}
-        calls.append(AttentionCall(**parts, **values))
-    return Capture(tuple(calls), _encoded(tensors, about), **{name: about[name] for name in _ABOUT})
+        stored = values.pop("steps", None)
+        steps = (
+            None
+            if stored is None
+            else tuple(
+                _step(
+                    step,
+                    tensors.pop(f"layer.{number}.step.{place}.value", None),
+                    tensors.pop(f"layer.{number}.step.{place}.where", None),
+                )
+                for place, step in enumerate(stored)
+            )
+        )
+        calls.append(AttentionCall(**parts, **values, steps=steps))
+    missed = tuple(json.loads(about.get("not_captured", "[]")))
+    named = {name: about[name] for name in _ABOUT}
+    return Capture(tuple(calls), _encoded(tensors, about), **named, not_captured=missed)
 
 
 def _encoded(inputs: dict[str, Tensor], about: dict[str, str]) -> Encoded:

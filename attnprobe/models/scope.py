@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-INTERFACE, HOOKS = "interface", "hooks"
+AUTO, INTERFACE, FLOW, HOOKS = "auto", "interface", "flow", "hooks"
+"""Routes by which attention is seen; `auto` is the interface where a module uses it, and the flow of tensors elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Scope:
     """By which route the calls come to `recorder`."""
     editors: tuple[Any, ...] = ()
     """Run every attention call, first opened first: each gets what those before it made of the function."""
+    flow: Any = None
+    """The torch function mode that acts in this context; others on torch's stack do not."""
 
 
 _NOTHING = Scope()
@@ -56,6 +59,13 @@ def listening(recorder: Callable[[Any], None], route: str) -> Iterator[None]:
 def edited_by(editor: Any) -> Iterator[None]:
     """Let `editor` run the attention calls of this context, after the editors opened before it."""
     with _entered(replace(current(), editors=(*current().editors, editor))):
+        yield
+
+
+@contextmanager
+def flowing(mode: Any) -> Iterator[None]:
+    """Let `mode` act in this context."""
+    with _entered(replace(current(), flow=mode)):
         yield
 
 

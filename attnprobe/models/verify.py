@@ -23,7 +23,7 @@ from attnprobe.attention.call import AttentionCall
 from attnprobe.attention.forward import recompute, replay, scores_of, visible_of
 from attnprobe.errors import InputError
 from attnprobe.models import scope
-from attnprobe.models.capture import ModelLike, as_model, inputs_of, run_forward
+from attnprobe.models.capture import ModelLike, as_model, captured, inputs_of, run_forward
 from attnprobe.models.captured import Capture, real_rows
 from attnprobe.models.inputs import Encoded, from_model_inputs
 from attnprobe.models.model import Model
@@ -60,7 +60,7 @@ def verify(
     model: ModelLike | Capture,
     texts: Text | Iterable[Text] | None = None,
     *,
-    route: str = scope.INTERFACE,
+    route: str = scope.AUTO,
     **model_inputs: Any,
 ) -> Verification:
     """Recompute attention from what was captured and compare it with what the model did, module by module.
@@ -109,11 +109,11 @@ def _verify_batch(model: Model, encoded: Encoded, route: str) -> Verification:
         watch.called(call)
 
     with watch.watching(model):
-        run_forward(model, encoded, keep, route=route)
-    taken = Capture(tuple(calls), encoded, model.name, model.family, model.dtype, model.attn_implementation, route)
+        seen = run_forward(model, encoded, keep, route=route)
+    taken = captured(model, encoded, calls, seen)
     twin, note = eager_twin(model, taken, watch.given)
     # by hooks, the context is taken from the input of the output projection in the first place
-    fed = watch.fed if route == scope.INTERFACE else {}
+    fed = watch.fed if route != scope.HOOKS else {}
     checks = [
         check_layer(call, other, real_rows(taken.encoded, call), fed.get(call.layer))
         for call, other in zip(calls, twin, strict=True)

@@ -59,7 +59,7 @@ def test_the_routes_are_two_ways(minilm, monkeypatch):
         cut.setattr(interface, "_listening", lambda: None)
         assert_same_calls(capture(minilm, "Why?", route="hooks").layers, honest.layers)
         with pytest.raises(CaptureError, match="no attention was captured"):
-            capture(minilm, "Why?")
+            capture(minilm, "Why?", route="interface")
     monkeypatch.setattr(hooks._Hooks, "_mine", False)
     assert_same_calls(capture(minilm, "Why?").layers, honest.layers)
     with pytest.raises(CaptureError, match="by the route 'hooks'"):
