@@ -6,12 +6,15 @@ number of workers nor who was faster changes a number, as long as every worker r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from attnprobe.errors import EnvironmentFailure, InputError, explain, near_names
+import attnprobe
+from attnprobe.errors import AttnprobeError, EnvironmentFailure, InputError, explain, near_names
 from attnprobe.heads.tables import ShardSums
 from attnprobe.models.load import Model
 from attnprobe.planning import Job, Options
@@ -20,6 +23,9 @@ from attnprobe.sharding import Advance, Engine, in_process, measure_shard
 ENGINES = ("local", "ray")
 TRIES = 3
 """Times a shard is tried before the run gives up: workers die, and a shard that kills every worker must not go round for ever."""
+
+PATIENCE = 600
+"""Seconds to wait for a first worker, or for another when all are gone: large clusters start machines on demand."""
 
 
 def engine_of(
@@ -34,16 +40,21 @@ def engine_of(
 
 
 def ray_engine(*, address: str | None = None, workers: int | None = None, gpus_per_worker: float = 0.0) -> Engine:
-    """Shards on Ray actors: `workers` of them (by default as many as the cluster has CPUs, or shares of its GPUs).
+    """Shards on Ray actors: `workers` of them (by default as many as the cluster has CPUs for, or shares of its GPUs).
 
-    `address` is a running cluster's, such as `auto`; None starts one on this machine for the run. A shard whose worker dies is run again by
-    another, up to three times. Raises `InputError` where Ray is not installed, `EnvironmentFailure` where the cluster cannot be had or a shard
-    fails every time.
+    `address` is a running cluster's, such as `auto`; None starts one on this machine for the run. Each worker takes as many CPUs as this
+    process has threads, and computes with as many. A shard whose worker dies is run again by another, up to three times; a worker that cannot
+    be had (its machine is gone) holds nothing up. Raises `InputError` where Ray is not installed, `EnvironmentFailure` where the cluster
+    cannot be had, its workers run other versions, or a shard fails every time.
     """
 
     def run(model: Model, options: Options, jobs: Iterator[Job], advance: Advance) -> Iterator[tuple[int, ShardSums]]:
         ray = _ray()
         started = not ray.is_initialized()
+        if bool(gpus_per_worker) != (model.device.type != "cpu"):
+            remedy = "Give --device cuda and --gpus-per-worker together: the study says what it was measured on"
+            got = f"a model on {model.device.type} and {gpus_per_worker:g} GPUs a worker"
+            raise InputError(explain("cannot share shards out", got=got, remedy=remedy))
         if started:
             _connect(ray, address, workers)
         try:
@@ -68,14 +79,14 @@ def _ray() -> Any:
 
 
 def _connect(ray: Any, address: str | None, workers: int | None) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "configure_logging": False}
-    if address is None:
-        options = {**options, "num_cpus": workers} if workers else options
+    here: dict[str, Any] = {"include_dashboard": False, "configure_logging": False}
+    if workers is not None:
+        here["num_cpus"] = workers * torch.get_num_threads()
     try:
-        ray.init(address=address, **(options if address is None else {"log_to_driver": False}))
+        ray.init(address=address, log_to_driver=False, **(here if address is None else {}))
     except Exception as error:
         raise EnvironmentFailure(
-            explain("cannot reach a Ray cluster", where=address or "this machine", got=str(error).splitlines()[0])
+            explain("cannot reach a Ray cluster", where=address or "this machine", got=_first_line(error))
         ) from error
 
 
@@ -84,72 +95,157 @@ class _Worker:
 
     def __init__(self, model: Model, options: Options, threads: int, device: str) -> None:
         torch.set_num_threads(threads)
-        self.model = model if device == "cpu" else _moved(model, device)
+        model.module.to(device)
+        self.model = model
         self.options = options
+
+    def machine(self) -> dict[str, str]:
+        return _machine()
 
     def measure(self, job: Job) -> ShardSums:
         return measure_shard(self.model, *job, self.options)
 
 
-def _moved(model: Model, device: str) -> Model:
-    model.module.to(device)
-    return model
+def _machine() -> dict[str, str]:
+    """What the bits of a result depend on, of the process that asks."""
+    versions = {name: version(name) for name in ("torch", "transformers", "numpy")}
+    return {"attnprobe": attnprobe.__version__, **versions, _CPU: torch.backends.cpu.get_cpu_capability()}
+
+
+_CPU = "kind of CPU"
 
 
 class _Pool:
-    """Actors with one shard each in hand, and the shards that are under way."""
+    """Actors with one shard each in hand, those that are starting, and the shards that are under way."""
 
     def __init__(self, ray: Any, model: Model, options: Options, workers: int | None, gpus: float) -> None:
         self.ray = ray
         available = ray.cluster_resources()
-        cpus = int(available.get("CPU", 1))
-        most = int(available.get("GPU", 0) / gpus) if gpus else cpus
+        threads = torch.get_num_threads()
+        most = int(available.get("GPU", 0) / gpus) if gpus else int(available.get("CPU", 1)) // threads
         self.size = min(workers or most, most)
         if self.size < 1:
-            raise EnvironmentFailure(explain("the Ray cluster has no room for a worker", got=str(dict(available))))
-        on_cpu = type(model)(model.module, model.tokenizer, model.name, model.head, model.source)
-        self._shared = ray.put(on_cpu)
-        self._actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Worker)
-        self._arguments = (options, torch.get_num_threads(), str(model.device) if not gpus else "cuda")
+            expected = f"{gpus} GPUs" if gpus else f"{threads} CPUs, one a thread of this process"
+            remedy = "" if gpus else "Set OMP_NUM_THREADS=1 for workers of one CPU"
+            what = "the Ray cluster has no room for a worker"
+            raise EnvironmentFailure(explain(what, expected=expected, got=_told(available), remedy=remedy))
+        self._shared = ray.put(type(model)(model.module, model.tokenizer, model.name, model.head, model.source))
+        self._actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Worker)
+        self._arguments = (options, threads, model.device.type)
+        self._here = _machine()
+        self._starting: dict[Any, Any] = {}
+        self._failed = 0
 
     def run(self, jobs: Iterator[Job], advance: Advance) -> Iterator[tuple[int, ShardSums]]:
-        idle = [self._start() for _ in range(self.size)]
+        for _ in range(self.size):
+            self._start()
+        idle: list[Any] = []
         under_way: dict[Any, tuple[Any, Job, int]] = {}
         again: list[tuple[Job, int]] = []
-        exhausted = False
         while True:
-            while idle and not exhausted:
-                following = again.pop() if again else (next(jobs, None), 0)
-                if following[0] is None:
-                    exhausted = True
+            while idle:
+                job, tries = again.pop() if again else (next(jobs, None), 0)
+                if job is None:
                     break
                 worker = idle.pop()
-                under_way[worker.measure.remote(following[0])] = (worker, following[0], following[1] + 1)
-            if not under_way:
+                under_way[worker.measure.remote(job)] = (worker, job, tries + 1)
+            if idle and not under_way:  # nothing is left, and nothing can come back
                 return
-            [ready], _ = self.ray.wait(list(under_way), num_returns=1)
+            ready = self._wait(list(under_way))
+            if ready in self._starting:
+                idle.extend(self._started(ready))
+                continue
             worker, job, tries = under_way.pop(ready)
             try:
-                sums = self.ray.get(ready)
-            except self.ray.exceptions.RayActorError as error:
+                sums = self._result(ready)
+            except self.ray.exceptions.RayError as error:
                 again.append((job, self._count(tries, job, error)))
-                exhausted = False
-                idle.append(self._start())
+                self._start()
                 continue
             idle.append(worker)
             advance(len(job[0]))
             yield job[0].index, sums
 
-    def _start(self) -> Any:
-        return self._actor.remote(self._shared, *self._arguments)
+    def _wait(self, under_way: list[Any]) -> Any:
+        """The next shard that is done, or worker that has started; raises where a cluster gives no worker at all."""
+        waited = [*under_way, *self._starting]
+        ready, _ = self.ray.wait(waited, num_returns=1, timeout=None if under_way else PATIENCE)
+        if not ready:
+            remedy = "Look at `ray status`: is every CPU or GPU taken by others?"
+            raise EnvironmentFailure(
+                explain("no Ray worker has started", expected=f"one within {PATIENCE} s", got="none", remedy=remedy)
+            )
+        return ready[0]
+
+    def _start(self) -> None:
+        worker = self._actor.remote(self._shared, *self._arguments)
+        self._starting[worker.machine.remote()] = worker
+
+    def _started(self, ready: Any) -> list[Any]:
+        """The worker whose start this is; nothing where it died in starting, and another is tried."""
+        worker = self._starting.pop(ready)
+        try:
+            there = self._result(ready)
+        except self.ray.exceptions.RayError as error:
+            self._failed += 1
+            if self._failed >= TRIES:
+                remedy = "Are the same versions installed on every machine, and is there memory for the model?"
+                what = f"a Ray worker could not start, {self._failed} times"
+                raise EnvironmentFailure(explain(what, got=_last_line(error), remedy=remedy)) from error
+            self._start()
+            return []
+        differs = {name: value for name, value in there.items() if value != self._here.get(name)}
+        if differs.keys() - {_CPU}:
+            remedy = "Install the same versions on every machine of the cluster"
+            what = "a Ray worker runs other versions"
+            raise EnvironmentFailure(
+                explain(
+                    what,
+                    expected=_told({name: self._here[name] for name in differs}),
+                    got=_told(differs),
+                    remedy=remedy,
+                )
+            )
+        if differs:
+            warnings.warn(
+                f"A Ray worker has another kind of CPU ({there[_CPU]}, here {self._here[_CPU]}): numbers agree with those of a local run to"
+                " about 1e-6, not to the last bit.",
+                stacklevel=2,
+            )
+        return [worker]
+
+    def _result(self, ready: Any) -> Any:
+        """What a worker returned; an error of ours, raised there, is raised here as it was."""
+        try:
+            return self.ray.get(ready)
+        except self.ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, AttnprobeError):
+                raise cause from error
+            what = "a Ray worker failed"
+            raise EnvironmentFailure(explain(what, got=f"{type(cause).__name__}: {_first_line(cause)}")) from error
 
     def _count(self, tries: int, job: Job, error: Exception) -> int:
         if tries >= TRIES:
             raise EnvironmentFailure(
                 explain(
                     f"shard {job[0].index} lost its worker {tries} times",
-                    got=str(error).splitlines()[0],
+                    got=_first_line(error),
                     remedy="Is there enough memory for the model on each worker? Go on with --resume",
                 )
             ) from error
         return tries
+
+
+def _told(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _first_line(error: Any) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _last_line(error: Any) -> str:
+    """Where Ray puts the reason of a failed start."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -258,7 +258,7 @@ def _provenance(
         dtype=model.dtype,
         device=str(model.device),
         corpus=name,
-        corpus_sha256=str(hashed()) if callable(hashed) else _words_sha256(sentences),
+        corpus_sha256=str(hashed()) if callable(hashed) else _sha256(limited(sentences, options.max_sentences)),
         label_scheme="Universal Dependencies v2",
         seed=options.seed,
         plan=json.dumps(plan),
@@ -269,10 +269,11 @@ def _provenance(
     )
 
 
-def _words_sha256(sentences: Iterable[Sentence]) -> str:
+def _sha256(sentences: Iterable[Sentence]) -> str:
+    """Hash of all that a sentence carries, where there is no file to hash."""
     digest = hashlib.sha256()
     for sentence in sentences:
-        digest.update(json.dumps([sentence.id, sentence.words, sentence.heads, sentence.deprels]).encode())
+        digest.update(json.dumps(list(vars(sentence).values()), default=dict).encode())
     return digest.hexdigest()
 
 

@@ -1,5 +1,7 @@
 """A whole run: what a study holds, that nothing depends on batches or order, and the independent reference."""
 
+import hashlib
+import io
 import json
 from dataclasses import replace
 
@@ -9,6 +11,7 @@ import pytest
 from attnprobe import open_study, read_conllu, run
 from attnprobe.errors import EnvironmentFailure, InputError, VerificationError
 from attnprobe.records import STUDY_FORMAT, Sentence
+from attnprobe.text.corpus import read_corpus
 
 SENTENCES = [
     Sentence(
@@ -198,6 +201,20 @@ def test_a_newer_format_says_to_update(study, tmp_path):
     tree.to_netcdf(tmp_path / "new.nc", engine="h5netcdf")
     with pytest.raises(InputError, match="Update attnprobe"):
         open_study(tmp_path / "new.nc")
+
+
+def test_standard_input_too_long_to_keep_is_run(minilm, monkeypatch):
+    """It is read twice, once for the plan and once to measure; and by no more than `max_sentences`."""
+    text = "".join(f"The old dogs chased {i} cats .\n" for i in range(23)).encode()
+    monkeypatch.setattr("attnprobe.planning.SMALL", 5)
+    found = []
+    for limit in (None, 23, 11):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        found.append(run(minilm, read_corpus("-"), metrics=["entropy"], examples=0, max_sentences=limit))
+    assert [study.attributes["sentences_kept"] for study in found] == [23, 23, 11]
+    assert found[0].attributes["corpus_sha256"] == hashlib.sha256(text).hexdigest()
+    np.testing.assert_array_equal(found[0]["metrics"]["entropy"], found[1]["metrics"]["entropy"])
+    assert not np.array_equal(found[0]["metrics"]["entropy"], found[2]["metrics"]["entropy"])
 
 
 @pytest.mark.shared

@@ -12,7 +12,7 @@ Corpus = Annotated[
     str | None,
     typer.Option(
         "--corpus",
-        help="CoNLL-U, text, JSON lines or Parquet; a file, a glob, or - for standard input. Default: the bundled treebank.",
+        help="CoNLL-U, text, JSON lines or Parquet; a file, a glob, dataset:NAME, or - for standard input. Default: the bundled treebank.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]

@@ -1,9 +1,9 @@
-"""Any corpus by the suffix of its files: CoNLL-U, text, JSON lines, Parquet."""
+"""Any corpus by the suffix of its files: CoNLL-U, text, JSON lines, Parquet; or a data set by its name."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import chain
@@ -12,19 +12,19 @@ from typing import Any
 
 from attnprobe.errors import EnvironmentFailure, InputError, explain, near_names
 from attnprobe.records import Sentence
-from attnprobe.text.conllu import conllu_sentences, fault_of_tree
+from attnprobe.text.conllu import conllu_sentences
 from attnprobe.text.drops import OnDrop
-from attnprobe.text.plain import paragraph, text_sentences
+from attnprobe.text.hub import DATASET, DatasetCorpus, read_dataset
+from attnprobe.text.plain import text_sentences
+from attnprobe.text.rows import KEYS, records_of
 from attnprobe.text.source import Corpus, Reader, Reading, Source, TextFile, Unusable, files_of, lines_of
 
 _ROWS_AT_A_TIME = 256
-_PER_WORD = {"upos": str, "xpos": str, "lemmas": str, "deprels": str, "heads": int, "segments": int}
-_TEXTS = ("id", "document", "text")
 
 
 def read_corpus(
     source: Source, format: str | None = None, *, skip_invalid: bool = False, on_drop: OnDrop | None = None
-) -> Corpus:
+) -> Corpus | DatasetCorpus:
     """Sentences of a corpus, streamed; the format is told by each file's suffix unless `format` says it.
 
     | format | suffix | a sentence is |
@@ -37,8 +37,10 @@ def read_corpus(
     Behind any of them .gz or .xz may follow (not Parquet). Objects and rows may also carry `id`, `document`, and for words
     `upos`, `xpos`, `lemmas`, `heads` (1-based, 0 for the root), `deprels`, `segments`; a text of several lines is a document of
     paragraphs. On standard input (`-`) the format is told by the first lines. What is left out with `skip_invalid` is counted in
-    `.drops`.
+    `.drops`. `dataset:NAME` is a data set of the library `datasets`, with the same columns as Parquet (see `read_dataset`).
     """
+    if isinstance(source, str) and source.startswith(DATASET):
+        return read_dataset(source, skip_invalid=skip_invalid, on_drop=on_drop)
     if format is not None and format not in _READERS:
         raise InputError(explain(f"unknown corpus format {format!r}", got=near_names(format, _READERS)))
 
@@ -86,7 +88,7 @@ def _jsonl_sentences(file: TextFile, reading: Reading) -> Iterator[Sentence]:
             if line.strip():
                 yield number, line
 
-    return _records(file, records(), reading, _parsed)
+    return records_of(file, records(), reading, _parsed)
 
 
 def _parsed(number: int, line: str) -> Any:
@@ -105,7 +107,7 @@ def _parquet_sentences(file: TextFile, reading: Reading) -> Iterator[Sentence]:
         )
     if file.path is None:
         raise InputError(explain("cannot read Parquet from standard input", remedy="Save it to a file"))
-    yield from _records(file, _parquet_rows(file.path), reading, lambda number, row: row)
+    yield from records_of(file, _parquet_rows(file.path), reading, lambda number, row: row)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -114,7 +116,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
     try:
         with pq.ParquetFile(path) as table:
-            columns = [name for name in table.schema_arrow.names if name in (*_TEXTS, "words", *_PER_WORD)]
+            columns = [name for name in table.schema_arrow.names if name in KEYS]
             number = 0
             for batch in table.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=columns):
                 for row in batch.to_pylist():
@@ -124,65 +126,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise InputError(
             explain("cannot read the corpus", where=str(path), expected="Parquet", got=str(error))
         ) from error
-
-
-def _records(file: TextFile, records: Iterable[tuple[int, Any]], reading: Reading, parse: Any) -> Iterator[Sentence]:
-    for number, raw in records:
-        try:
-            found = _sentences_of(parse(number, raw), number, reading)
-        except Unusable as bad:
-            reading.met += 1
-            reading.refuse(bad, file)
-        else:
-            yield from found
-
-
-def _sentences_of(record: Any, number: int, reading: Reading) -> Sequence[Sentence]:
-    """The sentence of a record with words, the paragraphs of one with a text."""
-    expected = "an object with `words` (a list of strings) or `text` (a string)"
-    if not isinstance(record, Mapping):
-        raise Unusable("no words", number, expected=expected, got=type(record).__name__)
-    for name in _TEXTS:
-        if not isinstance(record.get(name) or "", str):
-            raise Unusable(f"wrong {name}", number, expected="a string", got=type(record[name]).__name__)
-    identity, document, text = (record.get(name) or "" for name in _TEXTS)
-    metadata = {"sent_id": identity} if identity else {}
-    if record.get("words") is not None:
-        words = _listed(record, "words", str, number)
-        columns = {name: _listed(record, name, kind, number, len(words)) for name, kind in _PER_WORD.items()}
-        if columns["heads"] and (fault := fault_of_tree(columns["heads"])) is not None:
-            raise Unusable(f"broken tree: {fault.kind}", number, expected=fault.expected, got=fault.got)
-        reading.met += 1
-        identity = identity or f"s{reading.met}"
-        return [Sentence(identity, words, document, text, metadata=metadata, **columns)]
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise Unusable("no words", number, expected=expected, got=f"the keys {', '.join(map(str, record)) or 'none'}")
-    if len(lines) > 1 and not document:
-        document = reading.documents.unique(identity)
-    found = []
-    for place, line in enumerate(lines, start=1):
-        reading.met += 1
-        name = f"{identity}-{place}" if identity and len(lines) > 1 else identity or f"s{reading.met}"
-        found.append(replace(paragraph(line, name, document), metadata=metadata))
-    return found
-
-
-def _listed(
-    record: Mapping[str, Any], name: str, kind: type, number: int, length: int | None = None
-) -> tuple[Any, ...]:
-    """A list of a record, checked; () where it has none."""
-    values = record.get(name)
-    if values is None:
-        return ()
-    right = isinstance(values, list) and all(
-        isinstance(value, kind) and not isinstance(value, bool) for value in values
-    )
-    if not right or (length is None and not values) or (length is not None and len(values) not in (0, length)):
-        expected = f"a list of {kind.__name__}" + (f", {length} of them" if length is not None else "")
-        got = f"{len(values)} values" if isinstance(values, list) else type(values).__name__
-        raise Unusable(f"wrong {name}", number, expected=expected, got=got)
-    return tuple(values)
 
 
 _READERS: dict[str, Reader] = {

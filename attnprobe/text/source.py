@@ -13,9 +13,11 @@ import io
 import lzma
 import os
 import sys
+import tempfile
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,48 @@ _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _AGAIN = " #"
 
 
+class Spool:
+    """Standard input as lines that can be read again: what has been read is kept in a temporary file."""
+
+    def __init__(self) -> None:
+        self._source: Any = None
+        self._kept: Any = None
+        self._end = 0
+
+    def lines(self, *, only_kept: bool = False) -> Iterator[bytes]:
+        """From the first; with `only_kept`, as far as some reading has come."""
+        if self._source is None:
+            self._source = _decompressed(_standard_input())
+            self._kept = tempfile.TemporaryFile()  # noqa: SIM115 - as long as there are readers
+            weakref.finalize(self, self._kept.close)
+        place = 0
+        while True:
+            if place < self._end:
+                self._kept.seek(place)
+                line = self._kept.readline(LONGEST_LINE)
+            elif only_kept or not (line := self._source.readline(LONGEST_LINE)):
+                return
+            else:
+                self._kept.seek(place)
+                self._kept.write(line)
+                self._end += len(line)
+            place += len(line)
+            yield line
+
+
+def _standard_input() -> Any:
+    stream = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
+    return stream if hasattr(stream, "peek") else io.BufferedReader(stream)
+
+
+def _decompressed(stream: Any) -> Any:
+    """The stream of the bytes within gzip or xz, or the stream itself."""
+    start = stream.peek(len(_XZ))[: len(_XZ)]
+    if start.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=stream)
+    return lzma.LZMAFile(stream) if start == _XZ else stream
+
+
 @dataclass(frozen=True)
 class TextFile:
     """A file to read, or standard input."""
@@ -44,6 +88,8 @@ class TextFile:
     """None: standard input."""
     lines: Iterator[tuple[int, str]] | None = field(default=None, repr=False, compare=False)
     """Numbered lines where reading has begun already (to tell the format of standard input)."""
+    spool: Spool = field(default_factory=Spool, repr=False, compare=False)
+    """Standard input itself."""
 
     @property
     def suffix(self) -> str:
@@ -82,33 +128,20 @@ def _expand(name: str) -> list[TextFile]:
 
 def raw_lines(file: TextFile) -> Iterator[bytes]:
     """The lines of a file as bytes, line end included; gzip and xz are known by their first bytes."""
-    with ExitStack() as stack:
-        try:
-            stream = _open(file, stack)
+    try:
+        if file.path is None:
+            yield from file.spool.lines()
+            return
+        with file.path.open("rb") as whole, closing(_decompressed(whole)) as stream:
             while line := stream.readline(LONGEST_LINE):
                 yield line
-        except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
-            raise InputError(
-                explain("cannot read the corpus", where=file.name, expected="a whole compressed file", got=str(error))
-            ) from error
-        except OSError as error:
-            got = error.strerror or str(error)
-            raise EnvironmentFailure(explain("cannot read the corpus", where=file.name, got=got)) from error
-
-
-def _open(file: TextFile, stack: ExitStack) -> Any:
-    """A stream of the decompressed bytes; Any, because gzip, lzma and plain files share no type that has `readline`."""
-    stream: Any
-    if file.path is None:
-        stream = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
-        if not hasattr(stream, "peek"):
-            stream = io.BufferedReader(stream)
-    else:
-        stream = stack.enter_context(file.path.open("rb"))
-    start = stream.peek(len(_XZ))[: len(_XZ)]
-    if start.startswith(_GZIP):
-        return stack.enter_context(gzip.GzipFile(fileobj=stream))
-    return stack.enter_context(lzma.LZMAFile(stream)) if start == _XZ else stream
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise InputError(
+            explain("cannot read the corpus", where=file.name, expected="a whole compressed file", got=str(error))
+        ) from error
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise EnvironmentFailure(explain("cannot read the corpus", where=file.name, got=got)) from error
 
 
 def lines_of(file: TextFile) -> Iterator[tuple[int, str]]:
@@ -215,9 +248,10 @@ Reader = Callable[[TextFile, Reading], Iterator[Sentence]]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentences of one or more files, read anew, one at a time, at each `iter`; standard input can be read once.
+    """Sentences of one or more files, read anew, one at a time, at each `iter`.
 
-    What was left out so far is in `drops`, which starts afresh with each reading.
+    Standard input is kept on disk as it is read, so that it too can be read again. What was left out so far is in `drops`, which starts
+    afresh with each reading.
     """
 
     files: tuple[TextFile, ...]
@@ -227,7 +261,6 @@ class Corpus:
     on_drop: OnDrop | None = field(default=None, repr=False)
     drops: Drops = field(default_factory=Drops, compare=False)
     """Sentences left out in the reading under way, by reason."""
-    _used: list[TextFile] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -236,9 +269,6 @@ class Corpus:
         return f"{first} and {more} more" if more else first
 
     def __iter__(self) -> Iterator[Sentence]:
-        if any(file.path is None for file in self._used):
-            raise InputError(explain("cannot read standard input a second time", remedy="Save it to a file"))
-        self._used.extend(self.files)
         self.drops.counts.clear()
         self.drops.examples.clear()
         return self._read(Reading(self.skip_invalid, self.drops, self.on_drop))
@@ -258,11 +288,9 @@ class Corpus:
             raise InputError(explain("cannot use the corpus", where=self.name, expected="valid sentences", got=got))
 
     def sha256(self) -> str:
-        """SHA-256 of the files' text, decompressed, one after another; empty for standard input, which cannot be read again."""
-        if any(file.path is None for file in self.files):
-            return ""
+        """SHA-256 of the files' text, decompressed, one after another; of standard input, of what has been read so far."""
         digest = hashlib.sha256()
         for file in self.files:
-            for line in raw_lines(file):
+            for line in raw_lines(file) if file.path is not None else file.spool.lines(only_kept=True):
                 digest.update(line)
         return digest.hexdigest()

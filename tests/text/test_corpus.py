@@ -1,12 +1,17 @@
 import gzip
 import io
 import json
+import lzma
+import os
+import threading
 from importlib.util import find_spec
+from itertools import cycle, islice
 
 import pytest
 
 from attnprobe.errors import EnvironmentFailure, InputError
 from attnprobe.text.corpus import read_corpus
+from attnprobe.text.hub import read_dataset
 
 TREE = "1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
 
@@ -148,3 +153,121 @@ def test_parquet_is_read_where_pyarrow_is_installed_and_refused_where_not(tmp_pa
     path.write_bytes(b"not parquet at all")
     with pytest.raises(InputError, match="expected Parquet"):
         list(read_corpus(path))
+
+
+PIECES = {
+    "a.conllu": TREE.encode(),
+    "a.txt": b"one two\n",
+    "a.jsonl": b'{"text": "one two"}\n',
+    "b.conllu.gz": gzip.compress(TREE.encode() * 500),
+    "b.jsonl.xz": lzma.compress(b'{"text": "one two"}\n' * 500),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_a_file_is_read_as_a_stream(tmp_path, name):
+    """A pipe whose writer has far more to say than is asked for: it must not get to the end."""
+    path = tmp_path / name
+    os.mkfifo(path)
+    ended = []
+
+    def endless():
+        with path.open("wb", buffering=0) as stream:
+            try:
+                for piece in islice(cycle([PIECES[name]]), 200_000):
+                    stream.write(piece)
+                ended.append(True)
+            except BrokenPipeError:
+                return
+
+    writer = threading.Thread(target=endless, daemon=True)
+    writer.start()
+    sentences = iter(read_corpus(path))
+    assert len(list(islice(sentences, 2500))) == 2500
+    sentences.close()
+    writer.join(timeout=30)
+    assert not writer.is_alive()
+    assert not ended
+
+
+def test_parquet_is_read_as_a_stream(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"row {i} " + "x" * 500 for i in range(80_000)]})
+    size = table.nbytes
+    pq.write_table(table, path, row_group_size=1000)
+    del table
+    before = pa.total_allocated_bytes()
+    sentences = iter(read_corpus(path))
+    peak = 0
+    for _ in range(3000):
+        next(sentences)
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    assert 0 < peak < size / 10
+    sentences.close()
+
+
+def rows():
+    return [{"text": "one two", "score": 3}, {"text": "three\nfour"}]
+
+
+def test_rows_of_any_kind_are_a_corpus():
+    def endless():
+        for i in range(10):
+            yield {"text": f"row {i}"}
+        raise AssertionError("read on without being asked")
+
+    assert [sentence.words for sentence in islice(read_dataset(endless()), 10)][-1] == ("row", "9")
+    corpus = read_dataset([*rows(), {"no": 1}], name="mine", skip_invalid=True)
+    for _ in range(2):
+        assert [sentence.text for sentence in corpus] == ["one two", "three", "four"]
+        assert corpus.drops.counts == {"no words": 1}
+    with pytest.raises(InputError, match="unusable sentence, no words, at mine:3"):
+        list(read_dataset([*rows(), {"no": 1}], name="mine"))
+    with pytest.raises(InputError, match="cannot read the corpus at data set in memory: expected sentences, got none"):
+        list(read_dataset([]))
+
+
+@pytest.mark.parametrize("name", ["dataset:", "dataset:a::b", "dataset:a:b:c:d"])
+def test_names_of_data_sets_have_a_form(name):
+    with pytest.raises(InputError, match=f"expected dataset:NAME, .*got {name}"):
+        read_corpus(name)
+
+
+def test_data_sets_need_their_library(monkeypatch):
+    monkeypatch.setattr("attnprobe.text.hub.find_spec", lambda name: None)
+    with pytest.raises(EnvironmentFailure, match="cannot read a data set at dataset:a: expected the library datasets"):
+        read_corpus("dataset:a")
+
+
+@pytest.mark.filterwarnings("default")
+def test_data_sets_of_the_library_are_read_where_it_is_installed(tmp_path, monkeypatch):
+    """Saved to disk with one split or several, as a folder of files, and loaded already."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    expected = [("one", "two"), ("three",), ("four",)]
+    whole = datasets.Dataset.from_list([{"score": 0, "id": "", "words": None, **row} for row in rows()])
+    whole.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(train=whole, test=whole.select([0])).save_to_disk(tmp_path / "two")
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "train.jsonl").write_text(lines(*rows()))
+    for corpus in (
+        read_dataset(whole),
+        read_dataset(whole.to_iterable_dataset()),
+        read_corpus(f"dataset:{tmp_path / 'one'}"),
+        read_corpus(f"dataset:{tmp_path / 'two'}:train"),
+        read_corpus(f"dataset:{tmp_path / 'three'}"),
+        read_corpus(f"dataset:{tmp_path / 'three'}:train"),
+    ):
+        for _ in range(2):
+            assert [sentence.words for sentence in corpus] == expected
+    with pytest.raises(InputError, match="which split at .*two: expected .*two:SPLIT, got the splits train, test"):
+        read_corpus(f"dataset:{tmp_path / 'two'}")
+    for wrong in ("two:dev", "three:dev", "nowhere"):
+        with pytest.raises(InputError, match=f"cannot read a data set at .*{wrong}: expected dataset:NAME"):
+            list(read_corpus(f"dataset:{tmp_path}/{wrong}"))
+    whole.rename_column("text", "sentence").remove_columns("words").save_to_disk(tmp_path / "four")
+    with pytest.raises(InputError, match="expected a column `words` or `text`, got .*sentence.*rename_column"):
+        read_corpus(f"dataset:{tmp_path / 'four'}")

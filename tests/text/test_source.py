@@ -58,13 +58,46 @@ def test_compression_is_seen_in_the_bytes(tmp_path, monkeypatch, pack):
     assert words(read_text("-")) == expected
 
 
-def test_standard_input_is_read_once(monkeypatch):
-    stdin_of(monkeypatch, b"one\n")
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bytes], ids=["gz", "xz", "plain"])
+def test_standard_input_can_be_read_again(monkeypatch, pack):
+    text = b"one\ntwo\r\nthree"
+    stdin_of(monkeypatch, pack(text))
     corpus = read_text("-")
-    assert words(corpus) == [("one",)]
-    assert corpus.sha256() == ""
-    with pytest.raises(InputError, match="cannot read standard input a second time"):
-        list(corpus)
+    assert corpus.sha256() == hashlib.sha256(b"").hexdigest()  # nothing has been read yet
+    assert words(corpus) == [("one",), ("two",), ("three",)]
+    assert words(corpus) == [("one",), ("two",), ("three",)]
+    assert corpus.sha256() == hashlib.sha256(text).hexdigest()
+
+
+def test_readings_of_standard_input_do_not_disturb_each_other(monkeypatch):
+    """The first stops early, the second overtakes it: each gets every line once, and nothing is read before it is asked for."""
+    stdin_of(monkeypatch, b"".join(b"%d\n" % i for i in range(5000)))
+    [file] = files_of("-")
+    first, second = raw_lines(file), raw_lines(file)
+    begun = [next(first) for _ in range(3)]
+    overtaking = [next(second) for _ in range(4000)]
+    begun += list(first)
+    overtaking += list(second)
+    assert begun == overtaking == [b"%d\n" % i for i in range(5000)]
+
+
+def test_endless_standard_input_is_read_only_as_far_as_asked(monkeypatch):
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            self.given += 1
+            assert self.given < 100, "read on without being asked"
+            chunk = b"more words\n" * (len(buffer) // 11)
+            buffer[: len(chunk)] = chunk
+            return len(chunk)
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
+    sentences = iter(read_text("-"))
+    assert [next(sentences).words for _ in range(50)] == [("more", "words")] * 50
 
 
 def test_standard_input_may_be_a_string(monkeypatch):
@@ -105,10 +138,10 @@ def test_a_disk_that_fails_is_the_environments_fault(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("a\n")
 
-    def broken(file, stack):
+    def broken(stream):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(source, "_open", broken)
+    monkeypatch.setattr(source, "_decompressed", broken)
     with pytest.raises(EnvironmentFailure, match="a.txt: got Input/output error"):
         list(raw_lines(files_of(path)[0]))
 
