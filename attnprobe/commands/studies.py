@@ -104,21 +104,28 @@ def probe(
 def compare(
     first: Annotated[Path, typer.Argument(help="A study file.")],
     second: Annotated[Path, typer.Argument(help="Another one.")],
-    out: Annotated[Path, typer.Option("--out", help="Comparison (netCDF-4) to write.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Comparison to write: a page (.html), else a study file (netCDF-4).")
+    ],
     align: Annotated[
         str | None,
         typer.Option("--align", help="index, or match: heads by what they do. Default: index where shapes agree."),
     ] = None,
+    lang: Annotated[str, typer.Option("--lang", help="Language of the page: en or zh.")] = "en",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Two studies: differences with intervals, heads matched by what they do, labels gained and lost."""
     from attnprobe.heads.compare import compare as compare_studies
     from attnprobe.records import open_study
+    from attnprobe.report.page import write_report
 
     check_writable(out)
     found = compare_studies(open_study(first), open_study(second), align=align)
-    found.save(out)
+    if out.suffix.lower() in (".html", ".htm"):
+        write_report(found, out, lang=lang)
+    else:
+        found.save(out)
     told = {
         "comparison": str(out.resolve()),
         "align": found.attributes["align"],

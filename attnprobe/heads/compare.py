@@ -53,6 +53,7 @@ def compare(a: Study, b: Study, *, align: str | None = None) -> Study:
     attributes["model"] = f"{b.attributes['model']} minus {a.attributes['model']}"
     for side, study in (("a", a), ("b", b)):
         attributes |= {f"{side}_{name}": study.attributes[name] for name in SIDES if name in study.attributes}
+        attributes[f"{side}_verified"] = int(study.verified)
     return Study(xr.DataTree.from_dict({"/": xr.Dataset(attrs=attributes), **groups}))
 
 

@@ -40,7 +40,8 @@ def label_examples(
 
     `taken`: example sentences that the study has already; N goes on from there. A label without a scored sentence gets none. Best and worst
     are the highest and the lowest score, with the most cases where scores are equal; typical is the nearest to the label's own score. At
-    most 24 sentences are kept: once they are, labels choose among these.
+    most 24 sentences are kept: once they are, labels choose among these. A label on a relation also gets `cases`: for each the word that
+    looks (head->dep: that is looked at), the right words, whether the head chose one, and the word it chose (see `_chosen`).
     """
     texts = labels["labels"].values
     parsed = [[json.loads(str(text)) for text in row] for row in texts]
@@ -61,11 +62,15 @@ def label_examples(
             kind: {"example": f"e{taken + kept.index(place)}", "score": float(values[place]), "n": int(n[place])}
             for kind, place in _pick(values, n, float(label["score"]), kept).items()
         }
+    tables = example_tables(model, [pool[place] for place in kept], first=taken)
+    examples = {name.strip("/"): table for name, table in tables.items()}
+    for layer, head, label in found:
+        for shown in label["examples"].values() if "relation" in label else ():
+            place = kept[int(shown["example"][1:]) - taken]
+            pattern = examples[f"examples/{shown['example']}"]["pattern"][layer, head].values
+            shown["cases"] = scores.cases_of(label, layer, head, place, pattern)
     written = np.array([[json.dumps(own) for own in row] for row in parsed])
-    groups = {"labels": labels.assign(labels=(labels["labels"].dims, written))}
-    for name, table in example_tables(model, [pool[place] for place in kept], first=taken).items():
-        groups[name.strip("/")] = table
-    return groups
+    return {"labels": labels.assign(labels=(labels["labels"].dims, written)), **examples}
 
 
 def _pick(values: np.ndarray, n: np.ndarray, usual: float, kept: list[int]) -> dict[str, int]:
@@ -98,6 +103,7 @@ class _Scores:
             run_through(model, shard, members, self.measurer, self.cases if len(self.cases) else None)
         self._hits = self.measurer.case_hits() if len(self.cases) else None
         self.n_items = len(pool)
+        self._pool = pool
 
     def of(self, label: Mapping[str, Any], layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Score of each sentence (NaN: none) and the cases or rows behind it."""
@@ -115,6 +121,41 @@ class _Scores:
             np.add.at(y, self.cases.sentence[own], self._hits[(own, *at)])
             np.add.at(n, self.cases.sentence[own], 1.0)
         return _ratio(y, n), n
+
+    def cases_of(self, label: Mapping[str, Any], layer: int, head: int, place: int, pattern: np.ndarray) -> list[Label]:
+        """The cases of a label in one sentence of the pool: `word`, `right` words, `hit`, `chosen` word (None: not known)."""
+        own = self.cases.of_relation.get(label["relation"], np.empty(0, dtype=np.int64))
+        weights = _by_words(pattern, self._pool[place])
+        weights = weights if label["direction"] == DIRECTIONS[0] else weights.T
+        told: list[Label] = []
+        for case in own[self.cases.sentence[own] == place].tolist():
+            word, right = self.cases.query[case], list(self.cases.keys[case])
+            at = self.scorers.index(label["scorer"]), DIRECTIONS.index(label["direction"]), layer, head
+            hit = bool(self._hits[(case, *at)]) if self._hits is not None else False
+            known = hit or label["scorer"] == "weights"
+            chosen = _chosen(weights[word], word, right, self.cases.candidates[case], hit) if known else None
+            told.append({"word": word, "right": right, "hit": int(hit), "chosen": chosen})
+        return told
+
+
+def _by_words(pattern: np.ndarray, item: Encoded) -> np.ndarray:
+    """Weights of one head between words: summed over a key word's tokens, averaged over a query word's."""
+    words = item.alignment.word_index
+    member = np.asarray(words)[None, :] == np.arange(len(item.sentence))[:, None]
+    summed = member @ pattern.astype(np.float64) @ member.T
+    return np.divide(summed, member.sum(1)[:, None], out=np.zeros_like(summed), where=member.any(1)[:, None])
+
+
+def _chosen(weights: np.ndarray, word: int, right: list[int], candidates: np.ndarray, hit: bool) -> int | None:
+    """The word with the most weight; among the right ones where the case is a hit, else among the others, so that rounding of what is stored
+    never contradicts the score. None where no other word may be chosen.
+    """
+    open_to = np.array(candidates, dtype=bool)
+    open_to[word] = False
+    wanted = np.zeros_like(open_to)
+    wanted[right] = True
+    open_to &= wanted if hit else ~wanted
+    return int(np.where(open_to, weights, -1.0).argmax()) if open_to.any() else None
 
 
 def _ratio(y: np.ndarray, n: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from attnprobe.records import Study
@@ -25,6 +26,7 @@ REFERENCES = {
     "michel2019": "Michel, P., Levy, O., Neubig, G. (2019). Are Sixteen Heads Really Better than One? NeurIPS.",
     "hewitt2019": "Hewitt, J., Liang, P. (2019). Designing and Interpreting Probes with Control Tasks. EMNLP, ACL Anthology D19-1275.",
 }
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 OPTIONAL = ("controls", "importance", "probes", "histograms", "trees", "patterns", "clusters")
 """Analyses that a study may or may not hold; the page says which are missing and why."""
 
@@ -65,7 +67,18 @@ def label_rules(study: Study, words: Words) -> list[Item]:
         return []
     rules = parsed(dataset_of(study, "labels").attrs.get("rules"), {})
     rules = rules if isinstance(rules, dict) else {}
-    return [{"title": words.get(f"family.{family}", str(family)), "text": str(rule)} for family, rule in rules.items()]
+    return [
+        {"title": words.get(f"family.{family}", str(family)), "text": _in_words(str(family), str(rule), words)}
+        for family, rule in rules.items()
+    ]
+
+
+def _in_words(family: str, rule: str, words: Words) -> str:
+    """A rule in the page's own words, with the study's numbers; as the study states it where they do not fit together."""
+    numbers = NUMBER.findall(rule)
+    text = words.get(f"rule.{family}")
+    wanted = len(set(re.findall(r"\{\d\}", text)))
+    return re.sub(r"\{(\d)\}", lambda place: numbers[int(place[1])], text) if text and wanted == len(numbers) else rule
 
 
 def caveats(study: Study, data: dict[str, Any], badge: dict[str, Any], words: Words) -> list[Item]:

@@ -14,6 +14,7 @@ import xarray as xr
 
 from attnprobe.records import Study
 from attnprobe.report._arena import Arena, number, parsed
+from attnprobe.report._payload_shapes import classes_of, clusters_of, importance_of
 
 FIRST = ("metrics", "importance", "trees", "controls", "probes", "patterns", "histograms", "clusters")
 """Groups of per-head numbers in the order the page offers them; groups it does not know follow."""
@@ -22,6 +23,13 @@ SPECIAL = ("verification", "metrics_by_split", "relations", "best", "labels", "e
 SUFFIXES = ("_low", "_high", "_count", "_sd")
 TOO_MANY = 100_000
 """Numbers of one variable from which it is left out of the page (and the page says so)."""
+DETAILS = {
+    "controls": ("low", "high", "difference"),
+    "probes": ("seed_sd", "control_seed_sd", "penalty", "control_penalty", "curve_accuracy", "control_curve_accuracy"),
+}
+"""Numbers of a group that serve whoever checks it, not whoever reads the page."""
+DRAWN = {"clusters": ("embedding",)}
+"""Numbers of a group that only its own figure needs."""
 PER_SPLIT = ("low", "high", "difference", "difference_low", "difference_high", "ties", "no_mass")
 RELATION_DIMS = ("scorer", "relation", "direction", "layer", "head")
 
@@ -40,6 +48,9 @@ def collect(study: Study) -> tuple[dict[str, Any], Arena, Arena]:
         "context": context_of(study, tables),
         "relations": relations_of(study, (len(layers), n_heads), tables),
         "labels": labels_of(study, len(layers), n_heads),
+        "clusters": clusters_of(study, (len(layers), n_heads), tables),
+        "classes": classes_of(study, (len(layers), n_heads)),
+        "importance": importance_of(study),
         "examples": examples_of(study, patterns),
         "groups": study.groups,
     }
@@ -87,13 +98,16 @@ def measures_of(
             dataset = _reported(whole)
             for name in map(str, dataset.data_vars):
                 variable = dataset[name]
-                if not _is_measure(name, variable, dataset):
+                if not _is_measure(name, variable, dataset) or name in (*DETAILS.get(group, ()), *DRAWN.get(group, ())):
                     continue
                 reason = _why_not(variable, shape)
                 if reason:
                     left_out.append({"name": f"{path}/{name}", "reason": reason})
                 else:
-                    measures.append(_measure(path, name, dataset, arena))
+                    measures.append(measure_of(path, name, dataset, arena))
+        details = [name for name in DETAILS.get(group, ()) if name in dataset_of(study, group)]
+        if details:
+            left_out.append({"name": f"{group}: {', '.join(details)}", "reason": "detail"})
     return measures, left_out
 
 
@@ -136,7 +150,8 @@ def _why_not(variable: xr.DataArray, shape: tuple[int, int]) -> str:
     return "size" if variable.size > TOO_MANY else ""
 
 
-def _measure(path: str, name: str, dataset: xr.Dataset, arena: Arena) -> dict[str, Any]:
+def measure_of(path: str, name: str, dataset: xr.Dataset, arena: Arena) -> dict[str, Any]:
+    """One variable as the page reads it, with its interval and count."""
     variable = dataset[name]
     extra = [str(dim) for dim in variable.dims if dim not in ("layer", "head")]
     order = ("layer", "head", *extra)

@@ -10,17 +10,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 import attnprobe
 from attnprobe.records import Study, open_study
-from attnprobe.report import _methods, _overview, _tables
-from attnprobe.report._arena import script_json
+from attnprobe.report import _comparison, _methods, _overview, _tables
+from attnprobe.report._arena import Arena, script_json
 from attnprobe.report._payload import collect, dataset_of
 from attnprobe.report._view_document import joined, policy, template, write_page
 from attnprobe.report._words import Words
 
-STYLES = ("base", "tables", "atlas", "figures", "patterns")
+STYLES = ("base", "tables", "atlas", "figures", "patterns", "cards")
 SCRIPTS = (
     *("dom", "words", "data", "colour", "download", "tables", "figure", "charts"),
     *(
@@ -28,24 +29,33 @@ SCRIPTS = (
         "atlas",
         "card",
         "checks",
+        "sentences",
         "evidence",
+        "shapes",
         "groups",
+        "probes",
         "relations",
         "matrix",
         "arcs",
         "patterns",
         "layers",
+        "clusters",
+        "changes",
         "theme",
         "main",
     ),
 )
 """Scripts in the order they are joined: each may use what stands before it."""
+NOTHING = dict.fromkeys(
+    ("comparison", "verification", "metrics", "counts", "provenance", "rules", "caveats", "references", "sides")
+)
+"""Parts of the template that a page may do without."""
 
 
 def write_report(
     study: Study | str | os.PathLike[str], path: str | os.PathLike[str], *, lang: str = "en", title: str | None = None
 ) -> Path:
-    """Write the report page of a study (or of a study file) to `path`, as one HTML file that opens with no network.
+    """Write the report page of a study, of a comparison, or of the file of either to `path`: one HTML file that opens with no network.
 
     `lang` is `en` or `zh`; `title` replaces the page's own. The file is written under a temporary name and renamed. Raises `InputError`
     for an unknown language or a path that cannot name a file, `EnvironmentFailure` where it cannot be written.
@@ -54,7 +64,7 @@ def write_report(
 
 
 def render(study: Study, *, lang: str = "en", title: str | None = None) -> str:
-    """The report page of a study as text.
+    """The report page of a study, or of a comparison of two (`attnprobe compare`), as text.
 
     >>> import xarray as xr
     >>> page = render(Study(xr.DataTree.from_dict({"/": xr.Dataset(attrs={"model": "empty"})})))
@@ -62,17 +72,28 @@ def render(study: Study, *, lang: str = "en", title: str | None = None) -> str:
     True
     """
     words = Words(lang)
-    data, tables, patterns = collect(study)
-    badge = _overview.verification(study, words)
-    missing = _methods.missing_groups(study, data, words)
+    if _comparison.is_comparison(study):
+        data, tables = _comparison.collect_comparison(study)
+        badge, patterns, missing = _comparison.badge(study, words), Arena(), []
+        sections, start = _compared_sections(study, data, words), _comparison.start(data)
+        named = {"title": words("compare.title"), "heading": words("compare.heading")}
+    else:
+        data, tables, patterns = collect(study)
+        badge = _overview.verification(study, words)
+        missing = _methods.missing_groups(study, data, words)
+        sections, start = _sections(study, data, badge, words), _start(study, data)
+        named = {
+            "title": words("page.title", model=data["model"]),
+            "heading": words("page.heading", model=data["model"]),
+        }
     style, script = _joined(STYLES, "css"), _script()
-    page = {**data, "lang": lang, "words": words.table, "missing": missing, "loud": badge["loud"]}
-    page["start"] = _start(study, data)
+    page = {**data, "lang": lang, "words": words.table, "missing": missing, "loud": badge["loud"], "start": start}
+    page["labels"] = None if data["labels"] is None else tables.add(_as_bytes(data["labels"]))
     return template("page.html").render(
         words=words,
         lang={"en": "en", "zh": "zh-Hans"}[lang],
-        title=title or _title(data["model"], badge, words),
-        heading=title or words("page.heading", model=data["model"]),
+        title=title or _loudly(named["title"], badge),
+        heading=title or named["heading"],
         version=attnprobe.__version__,
         policy=policy([script], [style]),
         style=Markup(style),
@@ -82,16 +103,21 @@ def render(study: Study, *, lang: str = "en", title: str | None = None) -> str:
             "page-tables": Markup(script_json(tables.as_record())),
             "page-patterns": Markup(script_json(patterns.as_record())),
         },
-        **_sections(study, data, badge, words),
+        data=data,
+        **NOTHING | sections,
         missing=missing,
         badge=badge,
     )
 
 
+def _as_bytes(value: Any) -> np.ndarray:
+    """A value as the bytes of its JSON, for the deflated block."""
+    return np.frombuffer(script_json(value).encode("ascii"), dtype=np.uint8)
+
+
 def _sections(study: Study, data: dict[str, Any], badge: dict[str, Any], words: Words) -> dict[str, Any]:
     """What the template lays out by itself, without any script."""
     return {
-        "data": data,
         "summary": _overview.summary(study, data, badge, words),
         "figures": _overview.key_figures(study, data, words),
         "verification": _tables.verification_table(study, words),
@@ -106,8 +132,19 @@ def _sections(study: Study, data: dict[str, Any], badge: dict[str, Any], words: 
     }
 
 
-def _title(model: str, badge: dict[str, Any], words: Words) -> str:
-    title = words("page.title", model=model)
+def _compared_sections(study: Study, data: dict[str, Any], words: Words) -> dict[str, Any]:
+    """The same for a comparison."""
+    return {
+        "comparison": True,
+        "summary": _comparison.summary(study, words),
+        "figures": _comparison.key_figures(study, data, words),
+        "best": _comparison.best_table(study, words),
+        "sides": _comparison.sides_table(study, words),
+        "methods": _comparison.methods(study, words),
+    }
+
+
+def _loudly(title: str, badge: dict[str, Any]) -> str:
     return f"UNVERIFIED · {title}" if badge["loud"] else title
 
 

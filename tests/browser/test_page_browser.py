@@ -221,7 +221,7 @@ def test_the_card_gives_label_evidence_and_nearest_miss(opened):
         "71.0 – 77.0%",
         "480",
         "36.0%",
-        "@−2",
+        "distance −2",
         "+38.1",
         "< .001",
     ):
@@ -237,31 +237,11 @@ def test_other_analyses_show_on_the_card_where_they_were_run(pages, open_page):
     page = open_page(pages("later_groups")).page
     cell(page, 0, 1).click()
     text = page.locator("#card").inner_text()
-    for part in ("0.0123", "0.011 – 0.0136", "0.0041", "more than random heads", "16.1%", "best 22.2%", "best 13.7%"):
+    for part in ("0.0123", "0.011 – 0.0136", "0.0041", "✓ yes", "16.1%", "best 22.2%", "best 13.7%"):
         assert part in text
-    for part in ("Gradient importance", "Random-weights controls: all weights random", "furlongs", "agreement"):
+    for part in ("Gradient importance", "furlongs", "agreement"):
         assert part in text
-    study = STUDIES["later_groups"]()["probes"]
-    columns = page.locator("#card table[data-name='probes-L0H1']").first.locator("thead th").all_inner_texts()
-    assert [name.strip() for name in columns] == [
-        "Task",
-        "Site",
-        "Accuracy",
-        "Control task",
-        "Commonest class",
-        "seed_sd",
-        "n",
-    ]
-    row = (
-        page.locator("#card table[data-name='probes-L0H1']")
-        .first.locator("tbody tr")
-        .nth(4)
-        .locator("th, td")
-        .all_inner_texts()
-    )
-    expected = [float(study[name][1, 1, 0, 1]) for name in ("accuracy", "control")]
-    assert row[:5] == ["deprel", "k", *(f"{value * 100:.1f}%" for value in expected), "34.0%"]
-    assert "66 numbers each" in text
+    assert "baseline_name" not in text
 
 
 def test_the_relation_view_draws_every_head_twice(opened):

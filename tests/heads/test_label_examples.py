@@ -10,7 +10,7 @@ import xarray as xr
 import attnprobe.heads.label_examples as module
 from attnprobe import capture, read_conllu, run
 from attnprobe.heads.examples import legible
-from attnprobe.heads.label_examples import _pick, label_examples
+from attnprobe.heads.label_examples import _chosen, _pick, label_examples
 from attnprobe.text.align import encode
 from tests.oracles import relation_scores
 
@@ -79,6 +79,41 @@ def test_sentences_are_those_with_the_highest_nearest_and_lowest_score(
         example = groups[f"examples/{one['example']}"]
         [place] = [i for i, item in enumerate(pool) if item.sentence.id == example.attrs["id"]]
         assert (one["score"], one["n"]) == pytest.approx(tuple(wanted[place]))
+
+
+@pytest.mark.parametrize(("number", "label"), [(0, DET), (1, AMOD)])
+def test_cases_tell_which_words_made_the_score(minilm, items, groups, number, label):
+    """Word by word against a capture: who looks, what is right, and what the head takes instead."""
+    found = json.loads(str(groups["labels"]["labels"].values[2, 8]))["labels"][number]["examples"]
+    own = label["relation"].split(":")[1]
+    for one in found.values():
+        of_id = groups[f"examples/{one['example']}"].attrs["id"]
+        [item] = [item for item in items if legible(item) and item.sentence.id == of_id]
+        sentence, index = item.sentence, np.array(item.alignment.word_index)
+        pattern = capture(minilm, sentence).layer(2).pattern[0, 8].numpy()
+        words = range(len(sentence))
+        weights = np.array([[pattern[index == q][:, index == k].sum(1).mean() for k in words] for q in words])
+        weights = weights if label["direction"] == "dep->head" else weights.T
+        np.fill_diagonal(weights, -1)
+        cases = {case["word"]: case for case in one["cases"]}
+        assert sorted(cases) == [
+            i for i, (h, r) in enumerate(zip(sentence.heads, sentence.deprels, strict=True)) if h and r == own
+        ]
+        for word, case in cases.items():
+            assert case["right"] == [sentence.heads[word] - 1]
+            assert case["chosen"] == weights[word].argmax()
+            assert case["hit"] == (case["chosen"] in case["right"])
+        assert np.mean([case["hit"] for case in cases.values()]) == pytest.approx(one["score"])
+
+
+def test_what_is_chosen_agrees_with_the_score_and_with_what_may_be_chosen():
+    weights = np.array([0.5, 0.2, 0.2, 0.1])
+    every = np.ones(4, dtype=bool)
+    assert _chosen(weights, 3, [1], every, hit=False) == 0
+    assert _chosen(weights, 0, [2], every, hit=True) == 2  # equal weights, of which rounding may prefer the other
+    assert _chosen(weights, 0, [1], every, hit=False) == 2
+    assert _chosen(weights, 3, [1], np.array([False, True, True, True]), hit=False) == 2
+    assert _chosen(weights, 3, [1], np.array([False, True, False, True]), hit=False) is None
 
 
 def test_examples_are_whole_patterns_and_go_on_counting(minilm, groups):

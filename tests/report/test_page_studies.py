@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from attnprobe.heads.compare import compare
 from attnprobe.records import Study
 from attnprobe.report.page import render
 
@@ -411,6 +412,81 @@ def not_compared() -> Study:
     )
 
 
+def told_labels() -> xr.Dataset:
+    """Labels with the sentences behind them: L0H0 on the token before, L0H1 on two relations, L0H2 broad; the rest as ever."""
+    table = labels(3, 5)
+    told = table["labels"].values.astype(object)
+
+    def with_sentences(text: str, shown: dict) -> dict:
+        return {**json.loads(text)["labels"][0], "examples": shown}
+
+    sentence = {"example": "e1", "score": 0.5, "n": 4}
+    before = with_sentences(told[0, 0], {kind: sentence for kind in ("best", "typical", "worst")})
+    cases = [{"word": 1, "right": [0], "hit": 1, "chosen": 0}, {"word": 4, "right": [0], "hit": 0, "chosen": 1}]
+    lost = [{"word": 2, "right": [0], "hit": 0, "chosen": None}]
+    shown = {"best": {**sentence, "n": 2, "cases": cases}, "worst": {**sentence, "score": 0, "n": 1, "cases": lost}}
+    first = with_sentences(told[0, 1], shown)
+    second = {**first, "relation": "dep:nsubj", "label": "dep:nsubj (head->dep)", "direction": "head->dep"}
+    second |= {"difference": 0.2, "examples": {"typical": {**sentence, "n": 2, "cases": cases}}}
+    broad = {
+        "family": "broad",
+        "label": "broad",
+        "metric": "entropy_normalised",
+        "score": 0.9,
+        "low": 0.89,
+        "high": 0.91,
+    }
+    broad |= {"n": 900, "threshold": 0.8, "examples": {"best": sentence}}
+    for head, found in enumerate(([before], [first, second], [broad])):
+        told[0, head] = json.dumps({"labels": found, "nearest_miss": None})
+    return table.assign(labels=(["layer", "head"], told.astype(str)))
+
+
+def extras() -> Study:
+    """What a run adds on request: sentences behind labels, distributions, classes of patterns, clusters, probes, importance."""
+    groups = groups_of()
+    random = np.random.default_rng(9)
+    plain, share = ["layer", "head"], {"unit": "share", "limits": np.array([0.0, 1.0])}
+    groups["/labels"] = told_labels()
+    distance = random.dirichlet(np.ones(6), (3, 5))
+    entropy = random.dirichlet(np.ones(9), (3, 5))
+    bins = {"distance_bin": [0, 1, 2, 3, 6, 11], "entropy_bin": [round(0.25 * step, 2) for step in range(9)]}
+    groups["/histograms"] = xr.Dataset(
+        {
+            "distance": ([*plain, "distance_bin"], distance, {"unit": "share of mass"}),
+            "entropy": ([*plain, "entropy_bin"], entropy, {"unit": "share of rows"}),
+        },
+        bins,
+    )
+    names = ["vertical", "diagonal", "mixed", "block", "unclassified"]
+    features = {
+        name: (plain, random.uniform(0, 1, (3, 5)), share) for name in ("vertical", "diagonal", "vertical_even")
+    }
+    groups["/patterns"] = xr.Dataset({**features, "class": (plain, np.tile(np.array(names), (3, 1)))})
+    away = random.uniform(0.1, 0.8, (15, 15))
+    away = (away + away.T) / 2
+    np.fill_diagonal(away, 0)
+    clusters = {
+        "distance": (["head_a", "head_b"], away),
+        "cluster": (plain, random.integers(0, 3, (3, 5)), {"unit": "number of the cluster, -1: none"}),
+        "embedding": ([*plain, "axis"], random.normal(0, 0.3, (3, 5, 2))),
+    }
+    groups["/clusters"] = xr.Dataset(clusters, attrs={"silhouette": 0.41, "linkage": "average"})
+    probed = ["task", "site", *plain]
+    table = {name: (probed, random.uniform(0.3, 0.9, (2, 2, 3, 5)), share) for name in ("accuracy", "control")}
+    table |= {"majority": ("task", np.array([0.21, 0.34]), share), "curve_accuracy": table["accuracy"]}
+    groups["/probes"] = xr.Dataset(table, {"task": ["upos", "mine"], "site": ["q", "context"]})
+    quantity = "1 - cosine of the final states, mean over real tokens"
+    gone = {"ablation_mean": (plain, random.uniform(0, 0.01, (3, 5)), {"unit": "1"})}
+    groups["/importance"] = xr.Dataset(gone, attrs={"quantity": quantity, "n": 60})
+    return study_of(groups)
+
+
+def compared() -> Study:
+    """The comparison of two studies whose numbers are drawn apart from each other."""
+    return compare(study_of(groups_of()), study_of(groups_of(seed=1), model="tiny-two"))
+
+
 STUDIES: dict[str, Callable[[], Study]] = {
     "whole": whole,
     "one_head": one_head,
@@ -419,6 +495,8 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "undefined": undefined,
     "more_scorers": more_scorers,
     "later_groups": later_groups,
+    "extras": extras,
+    "compared": compared,
     "hostile": hostile,
     "empty": empty,
     "failed": failed,

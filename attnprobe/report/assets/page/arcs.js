@@ -89,7 +89,7 @@ function attentionArc(from, to, floor, height, weight, forwards, lines) {
   return arc;
 }
 
-// The tree's arcs between units that are in sight, each with a level: an arc hangs below those it spans.
+// The tree's arcs between units that are in sight, each with a level.
 function treeArcs(matrix, example) {
   const unitOf = new Map();
   matrix.units.forEach((unit, i) => unit.word >= 0 && !unitOf.has(unit.word) && unitOf.set(unit.word, i));
@@ -100,6 +100,12 @@ function treeArcs(matrix, example) {
       label: example.deprels[dependent] || "",
     }))
     .filter((arc) => arc.from !== undefined && arc.to !== undefined && arc.from !== arc.to);
+  levelled(arcs);
+  return arcs;
+}
+
+// Gives each arc a level: it hangs below those that it spans.
+function levelled(arcs) {
   const ends = (arc) => [Math.min(arc.from, arc.to), Math.max(arc.from, arc.to)];
   arcs.sort((a, b) => ends(a)[1] - ends(a)[0] - (ends(b)[1] - ends(b)[0]));
   arcs.forEach((arc, i) => {
@@ -107,7 +113,6 @@ function treeArcs(matrix, example) {
     const within = arcs.slice(0, i).filter((other) => ends(other)[0] < end && ends(other)[1] > start);
     arc.level = 1 + Math.max(0, ...within.map((other) => other.level));
   });
-  return arcs;
 }
 
 function treeArc(places, arc, ceiling, depth, wanted) {

@@ -80,10 +80,16 @@ function fillCard() {
       " · ",
       button(t("card.back"), backToAtlas, { class: "link" }),
     ),
-    ...[labelBlock, checkBlocks, profileBlock, positionBlock, relationBlock, sampleBlock, otherBlocks, missingBlock]
-      .flatMap((block) => block(layer, head))
-      .filter(Boolean),
+    ...cardBlocks().flatMap((block) => block(layer, head)).filter(Boolean),
   );
+}
+
+function cardBlocks() {
+  if (page.comparison) return [changeBlock, matchBlock, differenceBlock, relationChangeBlock];
+  return [
+    ...[labelBlock, sentenceBlock, checkBlocks, profileBlock, positionBlock, histogramBlock, shapeBlock, relationBlock],
+    ...[probeBlock, importanceBlock, neighbourBlock, otherBlocks, missingBlock],
+  ];
 }
 
 function backToAtlas() {
@@ -103,6 +109,7 @@ function stepButton(step, sign, key) {
 
 // The labels as one sentence without numbers.
 function verdict(layer, head) {
+  if (page.comparison) return changeVerdict(layer, head);
   const { miss } = findingsOf(layer, head);
   const labels = labelsOf(layer, head);
   if (!page.labels) return t("card.no_labels");
@@ -159,7 +166,7 @@ function labelBlock(layer, head) {
     more.addEventListener("toggle", fill);
     parts.push(more);
   }
-  const extras = labels.flatMap(otherEvidence);
+  const extras = labelsOf(layer, head).flatMap(otherEvidence);
   return [block("card.labels", ...parts, extras.length ? el("ul", { class: "quiet" }, extras) : null)];
 }
 
@@ -171,11 +178,14 @@ function labelRow(found) {
     el("span", { class: "family", text: t(`family.${found.family}`) }),
     el("span", { text: labelText(found) }),
     found.metric ? el("span", { class: "note", text: named(`metric.${found.metric}`, found.metric) }) : null,
+    relational && found.scorer && found.scorer !== "weights"
+      ? el("span", { class: "note", text: named(`scorer.${found.scorer}`, found.scorer) })
+      : null,
   );
   const against = relational
     ? {
         ...numberCell(found.baseline, percent),
-        note: isNumber(found.baseline_offset) ? `@${signed(found.baseline_offset)}` : "",
+        note: baselineName(found),
       }
     : { ...numberCell(found.threshold, (value) => `≥ ${percent(value, 0)}`), note: t("card.threshold") };
   return [
@@ -190,10 +200,16 @@ function labelRow(found) {
   ];
 }
 
+// What a relation's score was held against: the best fixed distance, or another guess without any model.
+function baselineName({ baseline_name: name, baseline_offset: offset }) {
+  if (name && !String(name).startsWith("offset")) return named(`baseline.${name}`, name);
+  return isNumber(offset) ? t("baseline.distance", { offset: signed(offset) }) : "";
+}
+
 // Fields of a label that have a place of their own on the card.
 const SHOWN_FIELDS = new Set(
   `family label metric relation direction scorer score low high n threshold select offset target causal controls
-   baseline baseline_offset difference difference_low difference_high p_adjusted`.split(/\s+/),
+   baseline baseline_offset baseline_name examples difference difference_low difference_high p_adjusted`.split(/\s+/),
 );
 
 // Whatever else the study says of a label, in its own words.

@@ -83,15 +83,21 @@ function barChart(width, height, items, { unit, top, label, every = 1 }) {
   return drawing;
 }
 
+// Where lying bars go: the same for what is drawn over them.
+function lyingPlan(width, items, top) {
+  const [pitch, right] = [24, 54];
+  const left = Math.min(150, Math.max(...items.map((item) => item.label.length)) * 6.6 + 14);
+  const x = (value) => left + (Math.min(value, top) / top) * (width - left - right);
+  return { pitch, left, right, x, middle: (i) => i * pitch + pitch / 2 + 2 };
+}
+
 // Lying bars with intervals and their value written at the end.
 function lyingBars(width, items, { unit, top, label }) {
-  const pitch = 24;
-  const left = Math.min(150, Math.max(...items.map((item) => item.label.length)) * 6.6 + 14);
-  const right = 54;
+  const plan = lyingPlan(width, items, top);
+  const { pitch, left, right, x } = plan;
   const drawing = drawingOf(width, items.length * pitch + 4, label);
-  const x = (value) => left + (Math.min(value, top) / top) * (width - left - right);
   items.forEach((item, i) => {
-    const middle = i * pitch + pitch / 2 + 2;
+    const middle = plan.middle(i);
     const mark = svg("g", { class: `bar${item.strong ? " strong" : ""}` });
     mark.append(text(left - 8, middle + 4, item.label, "axis end"));
     if (isNumber(item.value)) {

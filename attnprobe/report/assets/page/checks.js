@@ -19,7 +19,7 @@ function causalBlock(labels, layer, head) {
       { ...numberCell(difference, small), note: span(low, high, small) },
       { ...numberCell(excess, small), note: span(excess_low, excess_high, small) },
       numberCell(n, count),
-      { text: supported ? `✓ ${t("causal.supported")}` : t("causal.not"), value: supported ? "yes" : "no" },
+      { text: supported ? `✓ ${t("word.yes")}` : t("causal.not"), value: supported ? "yes" : "no" },
     ];
   });
   const columns = columnsOf(
@@ -31,8 +31,8 @@ function causalBlock(labels, layer, head) {
   );
   const { quantity: watched, unit } = checked[0].causal;
   const caption = t("causal.caption", {
-    quantity: watched || "?",
-    unit: unit ? `, ${named(`unit.${unit}`, unit)}` : "",
+    quantity: named(`quantity.${watched}`, watched || "?"),
+    unit: unit && unit !== "1" ? `, ${named(`unit.${unit}`, unit)}` : "",
   });
   return block("group.causal", dataTable(`causal-${headName(layer, head)}`, caption, columns, rows, "compact"));
 }

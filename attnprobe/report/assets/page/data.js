@@ -38,6 +38,9 @@ async function loadTables() {
     for (const part of ["value", "low", "high", "count", "sd"]) if (measure[part]) measure[part] = read(measure[part]);
   }
   for (const one of page.context) one.value = read(one.value);
+  if (page.labels) page.labels = JSON.parse(new TextDecoder().decode(read(page.labels).values));
+  for (const part of [page.clusters, page.comparison?.matches])
+    for (const [name, value] of Object.entries(part || {})) if (value?.stored) part[name] = read(value);
   for (const [name, value] of Object.entries(page.relations || {})) {
     if (value && value.stored) page.relations[name] = read(value);
   }

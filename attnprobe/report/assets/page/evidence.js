@@ -116,7 +116,7 @@ function highest(items, key) {
 function barFigure(name, key, items, alt, draw) {
   for (const item of items)
     item.tip = () => [
-      el("strong", { text: `${item.label}: ${quantity(item.value, "share")}` }),
+      el("strong", { text: `${item.full || item.label}: ${quantity(item.value, "share")}` }),
       isNumber(item.low) ? t("tip.interval", { interval: span(item.low, item.high, percent) }) : null,
       isNumber(item.n) ? t("tip.n", { cases: count(item.n) }) : null,
     ];
@@ -126,7 +126,7 @@ function barFigure(name, key, items, alt, draw) {
   const table = () => ({
     columns: columnsOf(["word.where", "text"], ["word.share"], ["word.low"], ["word.high"], ["word.n"]),
     rows: items.map((item) => [
-      { text: item.label },
+      { text: item.full || item.label },
       numberCell(item.value, percent),
       numberCell(item.low, percent),
       numberCell(item.high, percent),
@@ -185,7 +185,7 @@ function relationBlock(layer, head) {
       { node, value: `${name} (${arrow(direction)})` },
       { ...numberCell(one.accuracy, percent), note: span(one.low, one.high, percent) },
       numberCell(one.n, count),
-      { ...numberCell(one.baseline, percent), note: isNumber(one.offset) ? `@${signed(one.offset)}` : "" },
+      { ...numberCell(one.baseline, percent), note: baselineName({ baseline_offset: one.offset }) },
       { ...numberCell(one.difference, points), note: span(one.differenceLow, one.differenceHigh, points) },
       numberCell(one.p, pValue),
     ];
@@ -200,40 +200,11 @@ function relationBlock(layer, head) {
   return [block("card.relations", table)];
 }
 
-// One pattern of this head, small, with the way to the viewer.
-function sampleBlock(layer, head) {
-  if (!page.examples.length) return [block("card.pattern", el("p", { class: "quiet", text: t("missing.examples") }))];
-  const example = page.examples[state.example ?? 0];
-  const canvas = el("canvas", {
-    class: "thumb large",
-    role: "img",
-    "aria-label": t("card.pattern.alt", { head: headName(layer, head), sentence: example.words.join(" ") }),
-  });
-  loadPatterns().then(() => paintThumb(canvas, matrixOf(example, layer, head, { words: false, hide: false })));
-  const open = button(t("card.pattern.open"), () => openPattern(layer, head));
-  return [
-    block(
-      "card.pattern",
-      el(
-        "div",
-        { class: "sample" },
-        canvas,
-        el("div", {}, el("p", { class: "sentence" }, word(example.words.join(" "))), open),
-      ),
-    ),
-  ];
-}
-
+// What the study lacks, folded away: the same for every head.
 function missingBlock() {
   if (!page.missing.length) return [];
-  return [
-    block(
-      "card.absent",
-      el(
-        "dl",
-        { class: "absent" },
-        page.missing.map((item) => el("div", {}, el("dt", { text: item.title }), el("dd", { text: item.text }))),
-      ),
-    ),
-  ];
+  const list = page.missing.map((item) => el("div", {}, el("dt", { text: item.title }), el("dd", { text: item.text })));
+  const fold = el("details", {}, el("summary", { text: t("card.absent", { n: page.missing.length }) }));
+  fold.append(el("dl", { class: "absent" }, list));
+  return [el("section", { class: "block" }, fold)];
 }

@@ -6,8 +6,13 @@ const COLUMNS_SHOWN = 5;
 // What a table shows first, where there is more than fits: a result beside what it must be held against.
 const COLUMNS_FIRST = ["accuracy", "control", "selectivity", "majority", "ceiling"];
 
+// Groups that have a block of their own, or none: controls stand beside the labels, the rest of them in the atlas.
+const OWN_BLOCKS = new Set(["metrics", "histograms", "patterns", "probes", "importance", "clusters"]);
+
 function otherBlocks(layer, head) {
-  const groups = [...new Set(page.measures.map((measure) => measure.group))].filter((group) => group !== "metrics");
+  const groups = [...new Set(page.measures.map((measure) => measure.group))].filter(
+    (group) => !OWN_BLOCKS.has(group) && !group.startsWith("controls"),
+  );
   return groups.map((group) => {
     const alike = new Map();
     for (const measure of page.measures.filter((one) => one.group === group)) {

@@ -1,15 +1,12 @@
-// How labels and entropy move with depth.
+// How position, syntax, semantics and single measures move with depth.
 
 function buildLayers() {
   const holder = byId("layers-app");
-  const parts = [
-    page.labels && familyFigure(),
-    page.measures.some((measure) => measure.name === "entropy" && measure.group === "metrics") && entropyFigure(),
-  ].filter(Boolean);
+  const options = page.layers.length ? depthOptions() : [];
+  const parts = [page.labels && familyFigure(), options.length && depthFigure(options)].filter(Boolean);
   if (!page.labels) holder.append(el("p", { class: "notice", text: t("missing.labels") }));
   if (parts.length) holder.append(el("div", { class: "duo wide" }, parts));
-  if (page.layers.length && !measureNamed("entropy"))
-    holder.append(el("p", { class: "notice", text: t("layers.no_entropy") }));
+  if (!options.length) holder.append(el("p", { class: "notice", text: t("missing.metrics") }));
 }
 
 const SHOWN_FAMILIES = [...FAMILIES, "unlabelled"];
@@ -102,51 +99,125 @@ function familyDrawing(width, found, alt) {
   return drawing;
 }
 
-// Entropy of every head, layer by layer, with the mean of the layer.
-function entropyFigure() {
-  const measure = measureNamed("entropy");
-  const place = measure.dims.map(() => 0);
-  const values = page.layers.map((_, layer) =>
-    Array.from({ length: page.heads }, (_, head) => measure.value.at(layer, head, ...place)),
-  );
-  const means = values.map((row) => mean(row.filter(isNumber)));
+// One number of every head, layer by layer, with the mean of the layer: entropy first, and whatever else tells of depth.
+function depthFigure(options) {
   const body = el("div", { class: "chart" });
-  const alt = t("layers.entropy.alt", { list: means.map((value, layer) => `L${layer} ${plain(value)}`).join(", ") });
-  let drawing = null;
-  const draw = (width) => body.replaceChildren((drawing = entropyDrawing(width, values, means, measure.unit, alt)));
+  const shown = { option: options[0], drawing: null };
+  const readings = () =>
+    page.layers.map((_, layer) => Array.from({ length: page.heads }, (_, head) => shown.option.at(layer, head)));
+  const draw = (width) => {
+    const values = readings();
+    const means = values.map((row) => mean(row.filter(isNumber)));
+    const { title, unit } = shown.option;
+    const list = means.map((value, layer) => `L${layer} ${quantity(value, unit)}`).join(t("list.comma"));
+    shown.drawing = depthDrawing(width, values, means, unit, t("layers.depth.alt", { title, list }));
+    body.replaceChildren(shown.drawing);
+  };
   const redraw = drawToWidth(body, draw);
   on("head", redraw);
   const table = () => ({
-    columns: [...columnsOf(["word.head.one", "text"]), { label: t("metric.entropy"), kind: "number" }],
-    rows: eachHead((layer, head) => [headCell(layer, head), numberCell(values[layer][head])]),
+    columns: [...columnsOf(["word.head.one", "text"]), { label: shown.option.title, kind: "number" }],
+    rows: eachHead((layer, head) => [headCell(layer, head), numberCell(shown.option.at(layer, head))]),
   });
-  return el(
-    "section",
-    {},
-    el("h3", { text: t("layers.entropy") }),
-    figure({ name: "entropy-by-layer", caption: t("layers.entropy.caption"), body, drawing: () => drawing, table })
-      .node,
-  );
+  const about = ({ title, note }) => [t("layers.depth.caption", { title }), note].filter(Boolean).join(t("list.sentence"));
+  const name = (option) => `${fileSafe(option.code)}-by-layer`;
+  const made = figure({ name: "depth", caption: about(shown.option), body, drawing: () => shown.drawing, table });
+  made.update({ name: name(shown.option) });
+  const choose = (place) => {
+    shown.option = options[Number(place)];
+    redraw();
+    made.update({ name: name(shown.option), caption: about(shown.option) });
+  };
+  const choices = options.map((option, i) => ({ value: String(i), label: option.title, group: option.group }));
+  const box = selectBox(t("layers.measure"), choices, "0", choose, { id: "depth-show" });
+  const controls = options.length > 1 ? el("div", { class: "controls" }, box) : null;
+  return el("section", {}, el("h3", { text: t("layers.depth") }), controls, made.node);
+}
+
+// What can be followed over the layers: position, syntax and semantics first, then single numbers, then probes.
+function depthOptions() {
+  const options = [];
+  const metrics = t("group.metrics");
+  for (const measure of page.measures) {
+    const single = measure.dims.every((dim) => dim.name === "sinks");
+    if (!single || !["metrics", "trees", "importance"].includes(measure.group)) continue;
+    const place = measure.dims.map(() => 0);
+    const title = measureTitle(measure);
+    const option = { code: measure.name, title, unit: measure.unit, group: groupName(measure.group) };
+    options.push({ ...option, note: named(`metric.${measure.name}.depth`, ""), at: (l, h) => measure.value.at(l, h, ...place) });
+  }
+  options.sort((a, b) => (b.code === "entropy") - (a.code === "entropy") || (b.group === metrics) - (a.group === metrics));
+  return [...options.slice(0, 1), ...familyOptions(), ...options.slice(1), ...probeOptions()];
+}
+
+// How strongly each head shows a family: its strongest fixed offset, and the gain of the relation it follows best (chosen on select).
+function familyOptions() {
+  const group = t("atlas.group.labels");
+  const found = [];
+  const offset = measureNamed("offset_argmax");
+  if (offset) {
+    const axis = offset.dims.findIndex((dim) => dim.name === "offset");
+    const at = (l, h) =>
+      Math.max(...offset.dims[axis].values.map((_, i) => offset.value.at(l, h, ...offset.dims.map((_, d) => (d === axis ? i : 0)))));
+    found.push({ code: "position", title: t("layers.position"), note: t("layers.position.note"), unit: "share", group, at });
+  }
+  for (const family of ["syntax", "semantics"]) {
+    const r = page.relations;
+    const own = (r?.kinds || []).flatMap((kind, i) => (kind === family ? [i] : []));
+    if (!own.length) continue;
+    const at = (l, h) => bestGain(own, l, h);
+    found.push({ code: family, title: t(`layers.${family}`), note: t("layers.gain.note"), unit: "points", group, at });
+  }
+  return found;
+}
+
+function bestGain(relations, layer, head) {
+  const r = page.relations;
+  let [best, gain] = [-Infinity, NaN];
+  for (const relation of relations)
+    for (let d = 0; d < r.directions.length; d += 1) {
+      const one = relationAt(relation, d, layer, head, 0);
+      const chosen = isNumber(one.select.accuracy) ? one.select.accuracy - one.select.baseline : one.difference;
+      if (one.n >= r.minimum_n && chosen > best) [best, gain] = [chosen, one.difference];
+    }
+  return gain;
+}
+
+function probeOptions() {
+  const accuracy = measureNamed("accuracy", "probes");
+  const axis = accuracy?.dims.findIndex((dim) => dim.name === "task") ?? -1;
+  if (axis < 0) return [];
+  const site = accuracy.dims.find((dim) => dim.name === "site");
+  const usual = Math.max(0, site ? site.values.indexOf("context") : 0);
+  return accuracy.dims[axis].values.map((task, i) => {
+    const place = accuracy.dims.map((dim, d) => (d === axis ? i : dim === site ? usual : 0));
+    const title = t("layers.probe", { task: named(`task.${task}`, task) });
+    return { code: `probe-${task}`, title, unit: "share", group: t("group.probes"), at: (l, h) => accuracy.value.at(l, h, ...place) };
+  });
 }
 
 function mean(values) {
   return values.length ? values.reduce((a, b) => a + b, 0) / values.length : NaN;
 }
 
-function entropyDrawing(width, values, means, unit, alt) {
+function depthDrawing(width, values, means, unit, alt) {
   const [left, right, upper, lower, height] = [46, 8, 12, 28, 344];
   const known = values.flat().filter(isNumber);
-  const top = roundUp(Math.max(...known, 0.1));
+  const top = Math.min(unit === "share" ? 1 : Infinity, roundUp(Math.max(...known, unit === "share" ? 0.05 : 1e-9)));
+  const least = Math.min(...known, 0);
+  const bottom = least < 0 ? -roundUp(-least) : 0;
+  const show = (value) => (unit === "points" ? points(value) : quantity(value, unit));
   const drawing = drawingOf(width, height, alt);
   const step = (width - left - right) / page.layers.length;
-  const y = (value) => upper + (1 - value / top) * (height - upper - lower);
+  const y = (value) => upper + ((top - value) / (top - bottom || 1)) * (height - upper - lower);
   const x = (layer, head) => left + step * (layer + 0.15 + 0.7 * ((head + 0.5) / page.heads));
-  for (const tick of ticks([0, top], 5))
+  for (const tick of ticks([bottom, top], 5))
     drawing.append(
       line(left, y(tick), width - right, y(tick), "grid"),
-      text(left - 8, y(tick) + 4, tickLabel(tick, unit), "axis end"),
+      text(left - 8, y(tick) + 4, unit === "points" ? points(tick).replace(/\.0$/, "") : tickLabel(tick, unit), "axis end"),
     );
-  drawing.append(text(left - 8, y(0) + 22, named(`unit.${unit}`, unit), "axis end"));
+  if (bottom < 0) drawing.append(line(left, y(0), width - right, y(0), "base"));
+  if (!["share", "1", ""].includes(unit)) drawing.append(text(left - 8, height - 8, named(`unit.${unit}`, unit), "axis end"));
   const skip = Math.ceil(page.layers.length / ((width - left) / 30));
   const items = [];
   values.forEach((row, layer) => {
@@ -174,8 +245,8 @@ function entropyDrawing(width, values, means, unit, alt) {
     items,
     (item) => [x(item.layer, item.head), y(item.value)],
     (item) => [
-      el("strong", { text: `${headName(item.layer, item.head)} · ${quantity(item.value, unit)}` }),
-      t("layers.mean", { value: plain(means[item.layer]) }),
+      el("strong", { text: `${headName(item.layer, item.head)} · ${show(item.value)}` }),
+      t("layers.mean", { value: show(means[item.layer]) }),
     ],
   );
   return drawing;

@@ -21,11 +21,12 @@ async function start() {
   for (const table of document.querySelectorAll("main table.data")) enhanceTable(table, table.parentElement);
   await loadTables();
   attempt("atlas", buildAtlas);
-  attempt("patterns", buildPatterns);
+  if (!page.comparison) attempt("patterns", buildPatterns);
   attempt("card", buildCard);
-  attempt("relations", buildRelations);
+  if (!page.comparison) attempt("relations", buildRelations);
   attempt("best", enhanceBest);
-  attempt("layers", buildLayers);
+  if (!page.comparison) attempt("layers", buildLayers);
+  if (!page.comparison) attempt("clusters", buildClusters);
   window.addEventListener("scroll", () => tip.hide(), { passive: true });
   document.documentElement.dataset.ready = "yes";
   performance.mark("attnprobe-ready");

@@ -158,7 +158,7 @@ function measureView(measure) {
   const low = Math.min(...values, Infinity);
   const high = Math.max(...values, -Infinity);
   const diverging = !isNumber(from) && low < 0 && high > 0;
-  const reach = roundUp(Math.max(Math.abs(low), Math.abs(high)));
+  const reach = roundUp(Math.max(Math.abs(low), Math.abs(high), diverging ? doubt(at) : 0));
   const start = from === 0 || low >= 0 ? 0 : -roundUp(-low);
   const top = isNumber(to) ? Math.min(to, roundUp(high)) : roundUp(high);
   return {
@@ -167,7 +167,10 @@ function measureView(measure) {
     unit: measure.unit,
     kind: diverging ? "diverging" : "sequential",
     domain: !values.length ? [0, 1] : diverging ? [-reach, reach] : [start, top],
-    note: [named(`metric.${measure.name}.meaning`, measure.note), named(`metric.${measure.name}.chance`, "")]
+    note: [
+      named(`metric.${measure.name}.meaning`, measure.note),
+      page.comparison ? t("compare.note") : named(`metric.${measure.name}.chance`, ""),
+    ]
       .filter(Boolean)
       .join(t("list.sentence")),
     cell: (layer, head) => ({
@@ -175,12 +178,19 @@ function measureView(measure) {
       low: at("low", layer, head),
       high: at("high", layer, head),
       n: at("count", layer, head),
+      mark: Boolean(page.comparison) && (at("low", layer, head) > 0 || at("high", layer, head) < 0),
       tag: mainTag(layer, head),
       more: labelsOf(layer, head)
         .slice(0, 1)
         .map((found) => t("card.label.short", { label: labelText(found) })),
     }),
   };
+}
+
+// Half the width of a middling interval: a two-way scale reaches at least so far, so that rounding does not look like a difference.
+function doubt(at) {
+  const halves = eachHead((l, h) => (at("high", l, h) - at("low", l, h)) / 2).filter(isNumber).sort((a, b) => a - b);
+  return halves.length ? halves[Math.floor(halves.length / 2)] : 0;
 }
 
 function coordinateLabel(dim, place) {

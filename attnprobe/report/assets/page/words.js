@@ -27,8 +27,11 @@ function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
+// Nothing is ever "minus zero".
 function fixed(value, digits) {
-  return isNumber(value) ? value.toFixed(digits).replace("-", "−") : MISSING;
+  if (!isNumber(value)) return MISSING;
+  const shown = value.toFixed(digits);
+  return (Number(shown) === 0 ? shown.replace("-", "") : shown).replace("-", "−");
 }
 
 function percent(value, digits = 1) {
@@ -38,7 +41,7 @@ function percent(value, digits = 1) {
 function points(value) {
   if (!isNumber(value)) return MISSING;
   const shown = fixed(value * 100, 1);
-  return value > 0 ? `+${shown}` : shown;
+  return value > 0 && Number(shown) !== 0 ? `+${shown}` : shown;
 }
 
 function count(value) {
