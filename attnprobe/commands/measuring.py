@@ -70,6 +70,12 @@ def report(
         Path | None, typer.Option("--figures", help="Also write every figure, for papers, to this folder.")
     ] = None,
     lang: Annotated[str, typer.Option("--lang", help="Language of the page: en or zh.")] = "en",
+    join: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--join", help="Also show what this study of the same model holds (probes, importance); repeatable."
+        ),
+    ] = None,
     metrics: Metrics = None,
     relations: Relations = None,
     scorers: Scorers = "weights",
@@ -101,17 +107,17 @@ def report(
     debug: Debug = False,
 ) -> None:
     """The main job: capture, verify, measure every head over a treebank, and write one page that opens offline."""
+    from attnprobe.records import open_study
+    from attnprobe.report._joined import join as join_studies
     from attnprobe.report.page import write_report
 
+    joined = [open_study(path) for path in join or ()]
     check_writable(out, study)
     if resume and study is None:
         raise InputError("--resume needs --study: finished shards are kept beside the study file.")
-    if model.endswith(".nc"):
-        from attnprobe.records import open_study
-
-        found = open_study(model)
-    else:
-        found = _run(result=study, **context.params)
+    found = open_study(model) if model.endswith(".nc") else _run(result=study, **context.params)
+    if joined:
+        found = join_studies(found, joined)
     page = write_report(found, out, lang=lang)
     if figures is not None:
         from attnprobe.report.figures import save_all
@@ -264,6 +270,9 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
 
 
 def _summarise(study: Study, written: dict[str, str], as_json: bool) -> None:
+    if study.attributes.get("kind") == "comparison":
+        print(json.dumps(written) if as_json else "\n".join(f"{kind}: {path}" for kind, path in written.items()))
+        return
     labels = study["labels"]["labels"].values
     found = [[label["label"] for label in json.loads(str(text))["labels"]] for text in labels.ravel()]
     summary = {

@@ -12,7 +12,7 @@ from attnprobe.records import Study
 from attnprobe.report._arena import Arena, number, parsed
 from attnprobe.report._payload import dataset_of, layers_of, measure_of
 from attnprobe.report._tables import cell, column, figure_cell, row
-from attnprobe.report._words import Words, arrow, count, percent, points, span
+from attnprobe.report._words import Words, arrow, count, percent, points, short_name, span
 
 MINIMUM = 100
 """Cases from which a relation's change is listed on a card."""
@@ -51,7 +51,7 @@ def _title(study: Study) -> str:
 
 
 def _model(study: Study, side: str) -> str:
-    return str(study.attributes.get(f"{side}_model", "?"))
+    return short_name(str(study.attributes.get(f"{side}_model", "?")))
 
 
 def _report(study: Study, name: str) -> Any:
@@ -143,7 +143,7 @@ def summary(study: Study, words: Words) -> list[str]:
     """What was compared, how many heads changed what, and the greatest change: sentences for a reader without training."""
     attributes = study.attributes
     told = {"a": _model(study, "a"), "b": _model(study, "b")}
-    corpora = [str(attributes.get(f"{side}_corpus", "?")) for side in ("a", "b")]
+    corpora = [short_name(str(attributes.get(f"{side}_corpus", "?"))) for side in ("a", "b")]
     same = attributes.get("a_corpus_sha256") == attributes.get("b_corpus_sha256")
     parts = [
         words("compare.ran", **told),

@@ -15,6 +15,7 @@ import xarray as xr
 from attnprobe.records import Study
 from attnprobe.report._arena import Arena, number, parsed
 from attnprobe.report._payload_shapes import classes_of, clusters_of, importance_of
+from attnprobe.report._words import short_name
 
 FIRST = ("metrics", "importance", "trees", "controls", "probes", "patterns", "histograms", "clusters")
 """Groups of per-head numbers in the order the page offers them; groups it does not know follow."""
@@ -40,7 +41,7 @@ def collect(study: Study) -> tuple[dict[str, Any], Arena, Arena]:
     layers, n_heads = layers_of(study)
     measures, left_out = measures_of(study, (len(layers), n_heads), tables)
     data = {
-        "model": str(study.attributes.get("model", "?")),
+        "model": short_name(str(study.attributes.get("model", "?"))),
         "layers": layers,
         "heads": n_heads,
         "measures": measures,

@@ -14,6 +14,8 @@ from attnprobe.errors import InputError, explain
 
 LANGUAGES = ("en", "zh")
 PLACE = re.compile(r"\{(\w+)\}")
+ON_DISK = re.compile(r"[/.~\\]|[A-Za-z]:[/\\]")
+"""How a path begins that is no name of a model or corpus."""
 MISSING = "–"
 """What stands for an undefined number."""
 
@@ -57,6 +59,11 @@ def table(lang: str) -> dict[str, str]:
     text = files("attnprobe.report").joinpath("assets", "page", f"{lang}.json").read_text(encoding="utf-8")
     loaded: dict[str, str] = json.loads(text)
     return loaded
+
+
+def short_name(name: str) -> str:
+    """A model or corpus as a heading names it: of a path on a disk only its last part; names and hub ids as they are."""
+    return re.split(r"[/\\]", name.rstrip("/\\"))[-1] if ON_DISK.match(name) else name
 
 
 def arrow(direction: str) -> str:

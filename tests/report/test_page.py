@@ -17,7 +17,7 @@ from attnprobe.errors import EnvironmentFailure, InputError
 from attnprobe.report import page as page_module
 from attnprobe.report._arena import Arena, narrowest, number, script_json, without_repeats
 from attnprobe.report._methods import OPTIONAL
-from attnprobe.report._words import LANGUAGES, Words, table
+from attnprobe.report._words import LANGUAGES, Words, short_name, table
 from attnprobe.report.page import render, write_report
 from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, large, whole
 
@@ -371,3 +371,18 @@ def test_no_torch_is_needed(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert (tmp_path / "page.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("/data/models/bert/", "bert"),
+        ("./here/bert", "bert"),
+        ("C:\\models\\bert", "bert"),
+        ("org/bert-base", "org/bert-base"),
+        ("minilm", "minilm"),
+        ("bundled treebank", "bundled treebank"),
+    ],
+)
+def test_headings_name_a_folder_by_its_last_part(name, short):
+    assert short_name(name) == short

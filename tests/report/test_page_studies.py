@@ -448,6 +448,9 @@ def extras() -> Study:
     random = np.random.default_rng(9)
     plain, share = ["layer", "head"], {"unit": "share", "limits": np.array([0.0, 1.0])}
     groups["/labels"] = told_labels()
+    clear = np.zeros((2, 8), dtype=np.uint8)
+    clear[[0, 1], [1, 2]] = 255
+    groups["/examples/e1"]["pattern"][0, 0, 2:4] = clear  # two words that look at the one before, for sure
     distance = random.dirichlet(np.ones(6), (3, 5))
     entropy = random.dirichlet(np.ones(9), (3, 5))
     bins = {"distance_bin": [0, 1, 2, 3, 6, 11], "entropy_bin": [round(0.25 * step, 2) for step in range(9)]}

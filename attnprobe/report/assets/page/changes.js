@@ -71,6 +71,12 @@ function differenceBlock(layer, head) {
 
 const CHANGES_SHOWN = 6;
 
+// `dep:obj` and `udep:obj` may be the same cases.
+function sameCases(one, other, axis) {
+  const rest = one.place.every((place, i) => i === axis || place === other.place[i]);
+  return rest && shortRelation(one.name) === shortRelation(other.name) && one.value === other.value;
+}
+
 // The relations on which this head changed most, among those whose interval leaves out zero.
 function relationChangeBlock(layer, head) {
   const measure = page.measures.find((one) => one.group === "relations" && one.name === "difference");
@@ -81,6 +87,7 @@ function relationChangeBlock(layer, head) {
     .map((place) => ({ place, name: measure.dims[relation].values[place[relation]], ...readMeasure(measure, place, layer, head) }))
     .filter((one) => (one.low > 0 || one.high < 0) && !(cases[one.name] < page.comparison.minimum_n))
     .sort((a, b) => Math.abs(b.value) - Math.abs(a.value))
+    .filter((one, i, all) => all.findIndex((other) => sameCases(one, other, relation)) === i)
     .slice(0, CHANGES_SHOWN);
   if (!found.length) return [block("change.relations", el("p", { class: "quiet", text: t("change.relations.none") }))];
   const rows = found.map((one) => [

@@ -1,0 +1,216 @@
+"""What a card, the layers and the map hold where a study has more than metrics, in a real Chromium; and the page of a comparison."""
+
+import json
+
+import numpy as np
+import pytest
+
+from attnprobe.report.page import write_report
+from tests.browser.test_page_browser import cell, open_twin, shown, tip
+from tests.report.test_page_studies import STUDIES, compared, extras
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cards")
+    return {name: write_report(STUDIES[name](), folder / f"{name}.html") for name in ("extras", "compared")}
+
+
+@pytest.fixture
+def opened(pages, open_page):
+    found = open_page(pages["extras"], fragment="#L0H1")
+    yield found.page
+    assert found.complaints == []
+    assert found.requests == []
+
+
+def labels(layer, head):
+    return json.loads(str(extras()["labels"]["labels"].values[layer, head]))["labels"]
+
+
+def sentences(page):
+    page.wait_for_selector("#card .shown svg")
+    return page.locator("#card .shown > div")
+
+
+def test_a_relations_sentences_show_right_and_wrong_choices(opened):
+    rows = sentences(opened)
+    assert rows.locator(".shown-kind").all_inner_texts() == ["Best · 1 of 2 right", "Counter-example · 0 of 1 right"]
+    best, worst = rows.nth(0), rows.nth(1)
+    assert best.locator(".arc.right").count() == 1
+    assert best.locator(".arc.wrong").count() == 1
+    assert best.locator(".tree-arc").count() == 2  # what should be linked, below the words
+    assert worst.locator(".arc").count() == 0
+    assert "?" in worst.locator("svg").text_content()  # chosen: not known
+    dashes = "node => getComputedStyle(node).strokeDasharray"
+    assert best.locator(".arc.wrong path").first.evaluate(dashes) != best.locator(".arc.right path").first.evaluate(
+        dashes
+    )
+    open_twin(opened, "#card .figure:has(.shown)")
+    table = opened.locator("#card .figure:has(.shown) .twin tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(one => one.dataset.value))"
+    )
+    pattern = (
+        extras()["examples"]["e1"]["pattern"].values[0, 1].astype(float) / 255
+    )  # [CLS] Rain fell on old roof ##s [SEP]
+    assert table[0][:3] == ["Best", "fell", "Rain"]
+    assert float(table[0][3]) == pytest.approx(pattern[2, 1], abs=1e-6)
+    assert table[1][:3] == ["Best", "roof", "fell"]
+    assert float(table[1][3]) == pytest.approx(pattern[5:7, 2].mean(), abs=1e-6)  # the mean over its two tokens
+    assert [row[5] for row in table] == ["yes", "no", "no"]
+    assert table[2][2] == "–"
+
+
+def test_the_other_direction_looks_the_other_way(opened):
+    sentences(opened)
+    opened.locator("#card section:has(.shown) select").select_option("1")
+    assert opened.locator("#card .shown-kind").all_inner_texts() == ["Typical · 1 of 2 right"]
+    open_twin(opened, "#card .figure:has(.shown)")
+    rows = opened.locator("#card .figure:has(.shown) .twin tbody tr").evaluate_all(
+        "rows => rows.map(row => [row.cells[1].textContent, row.cells[2].textContent])"
+    )
+    assert rows == [["Rain", "fell"], ["fell", "roof"]]
+
+
+def test_a_position_label_marks_every_token_that_looks_where_it_says(opened):
+    cell(opened, 0, 0).click()
+    rows = sentences(opened)
+    pattern = extras()["examples"]["e1"]["pattern"].values[0, 0]
+    hits = [int(pattern[q].argmax()) == q - 1 for q in range(1, 7)]
+    assert sum(hits) >= 2
+    assert rows.nth(0).locator(".arc.right").count() == sum(hits)
+    assert rows.nth(0).locator(".arc").count() == len(hits)
+    assert rows.count() == 3
+    assert "50.0% over 4 tokens" in rows.nth(0).inner_text()
+    cell(opened, 0, 2).click()  # broad: the whole pattern
+    opened.wait_for_selector("#card .shown canvas[data-drawn='8']")
+
+
+def test_a_sentence_opens_in_the_pattern_viewer(opened):
+    sentences(opened).nth(0).get_by_role("button", name="Whole pattern").click()
+    opened.wait_for_selector(".thumb-button canvas[data-drawn='8']")
+    assert opened.locator("label.sentence:has(:checked)").inner_text() == "Rain fell on old roof"
+
+
+def test_distributions_shapes_and_neighbours_are_the_studys(opened):
+    study = extras()
+    for name, bins in (("distance", 6), ("entropy", 9)):
+        figure = f".figure-{name}-distribution-L0H1"
+        open_twin(opened, figure)
+        values = opened.locator(f"{figure} tbody tr").evaluate_all(
+            "rows => rows.map(row => Number(row.cells[1].dataset.value))"
+        )
+        np.testing.assert_allclose(values, study["histograms"][name].values[0, 1][: len(values)], rtol=1e-5)
+        assert len(values) == bins
+    text = opened.locator("#card").inner_text()
+    assert "Diagonal." in text
+    away = study["clusters"]["distance"].values[1]
+    nearest = [f"L{place // 5}H{place % 5}" for place in np.argsort(away) if place != 1][:5]
+    found = opened.locator("#card table[data-name='near-L0H1'] tbody th").all_inner_texts()
+    assert found == nearest
+
+
+def test_probes_stand_beside_control_and_majority(opened):
+    block = opened.locator("#card section:has(> .figure-probes-L0H1)")
+    assert block.locator(".bar").count() == 2
+    assert block.locator(".diamond").count() == 2
+    accuracy = extras()["probes"]["accuracy"]
+    assert f"{float(accuracy[0, 1, 0, 1]) * 100:.1f}%" in block.locator("svg").text_content()
+    block.locator("select").select_option(label="queries")
+    assert f"{float(accuracy[0, 0, 0, 1]) * 100:.1f}%" in block.locator("svg").text_content()
+    assert "part of speech" in block.locator("svg").text_content()
+    assert "mine" in block.locator("svg").text_content()
+    assert "curve_accuracy" in opened.locator("#methods").inner_text()  # left out, and said so
+
+
+def test_importance_gives_rank_and_what_was_watched(opened):
+    text = opened.locator("#card table[data-name='importance-L0H1']").inner_text()
+    values = extras()["importance"]["ablation_mean"].values
+    rank = int((values > values[0, 1]).sum()) + 1
+    assert f"{rank} of 15" in text
+    assert "1 − cosine of the final states, mean over the tokens (n = 60 sentences)" in text
+
+
+def test_the_map_places_every_head_and_lists_the_groups(opened):
+    opened.locator("#clusters").scroll_into_view_if_needed()
+    assert opened.locator("#clusters-app circle.spot").count() == 15
+    groups = extras()["clusters"]["cluster"].values
+    rows = opened.locator("#clusters-app table.groups tbody tr")
+    assert rows.count() == len(np.unique(groups))
+    sizes = [int(value) for value in rows.evaluate_all("rows => rows.map(row => row.cells[1].dataset.value)")]
+    assert sizes == [int((groups == group).sum()) for group in np.unique(groups)]
+    rows.first.locator("a").first.click()
+    layer, head = np.argwhere(groups == groups.min())[0]
+    opened.wait_for_function(f"document.querySelector('#card-title').textContent.startsWith('L{layer}H{head}')")
+
+
+def test_depth_follows_any_measure(opened):
+    opened.select_option("#depth-show", label="Syntax: gain on its best relation")
+    assert opened.locator(".figure-depth circle").count() == 15
+    open_twin(opened, ".figure-depth")
+    values = opened.locator(".figure-depth tbody tr").evaluate_all(
+        "rows => rows.map(row => Number(row.cells[1].dataset.value))"
+    )
+    table = extras()["relations"].sel(scorer="weights")
+    own = [
+        name
+        for name, n in zip(table["relation"].values, table["n"].sel(split="report").values, strict=True)
+        if n >= 100
+    ]
+    own = [name for name in own if not name.startswith("coref")]
+    chosen = (table["accuracy"] - table["baseline"]).sel(split="select", relation=own)
+    gains = table["difference"].sel(split="report", relation=own)
+    flat = chosen.stack(place=("relation", "direction")).argmax("place")
+    expected = gains.stack(place=("relation", "direction")).isel(place=flat).transpose("layer", "head").values.ravel()
+    np.testing.assert_allclose(values, expected, rtol=1e-5)
+    opened.select_option("#depth-show", label="Probe: part of speech")
+    assert opened.locator(".figure-depth figcaption").inner_text().startswith("Probe: part of speech:")
+
+
+def test_a_comparison_shows_differences_on_a_two_way_scale(pages, open_page):
+    found = open_page(pages["compared"])
+    page, study = found.page, compared()
+    shown(page, "Entropy")
+    drawn = page.locator("table.atlas td .value").all_inner_texts()
+    expected = study["metrics"]["entropy"].values.ravel()
+    np.testing.assert_allclose([float(text.replace("−", "-")) for text in drawn], expected, atol=0.005)
+    apart = (study["metrics"]["entropy_low"] > 0) | (study["metrics"]["entropy_high"] < 0)
+    assert page.locator("table.atlas td.marked").count() == int(apart.sum())
+    colours = page.locator("table.atlas td").evaluate_all(
+        "cells => cells.map(one => getComputedStyle(one).backgroundColor)"
+    )
+    rgb = np.array([[int(part) for part in colour[4:-1].split(",")] for colour in colours])
+    more, less = expected.argmax(), expected.argmin()
+    assert rgb[more][0] > rgb[more][2]  # warm: more
+    assert rgb[less][0] < rgb[less][2]  # cold: less
+    shown(page, "Difference of accuracies")
+    page.select_option("[data-dim=relation]", label="dep:obj")
+    difference = study["relations"]["difference"].sel(
+        split="report", relation="dep:obj", scorer="weights", direction="dep->head"
+    )
+    cell(page, 1, 2).hover()
+    assert f"{float(difference[1, 2]) * 100:+.1f}".replace("-", "−") in tip(page)
+    assert found.complaints == []
+    assert found.requests == []
+    assert found.overflow() <= 0
+
+
+def test_a_comparisons_card_tells_what_changed(pages, open_page):
+    page = open_page(pages["compared"], fragment="#L0H0").page
+    text = page.locator("#card").inner_text()
+    assert "Kept: previous token." in text
+    for part in ("Counterpart in B", "B minus A", "Relations that changed most"):
+        assert part in text
+    study = compared()
+    entropy = float(study["metrics"]["entropy"][0, 0])
+    found = (
+        page.locator("table[data-name='differences-L0H0'] tbody tr")
+        .first.locator("td")
+        .first.get_attribute("data-value")
+    )
+    assert float(found) == pytest.approx(entropy, rel=1e-5)
+    assert page.locator("#table-best tbody tr").count() == study["best"].sizes["relation"]
+    assert "tiny-two" in page.locator("#table-sides").inner_text()
+    assert page.locator("nav a").all_inner_texts() == ["Summary", "Atlas", "Relations", "Methods"]
