@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +56,8 @@ class Planned:
     documents: int
     repeated: int
     """Sentences whose text was met before in the corpus (the first million are looked at)."""
+    repeated_documents: int
+    """Documents of two sentences or more that are, word for word, one met before."""
     pairs: int
     """Sentences that are pairs of segments."""
     batches: list[list[Encoded]]
@@ -71,12 +75,11 @@ def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> P
     """First reading: what is kept and left out, the plan and its hash, and the batches to verify on."""
     digest, drops = PlanDigest(options.plan), Drops()
     generator = np.random.default_rng(options.seed)
-    planned = Planned("", 0, 0, 0, drops, 0, 0, 0, [], [], [])
+    planned = Planned("", 0, 0, 0, drops, 0, 0, 0, 0, [], [], [])
     first: list[Encoded] = []
     longest: list[Encoded] = []
     drawn: list[Encoded] = []
-    seen: set[int] = set()
-    batches = 0
+    seen, batches = _Seen(), 0
     for shard, members in shards_of(model, sentences, options, drops):
         digest.add(shard)
         planned.documents += len(set(shard.clusters))
@@ -84,10 +87,8 @@ def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> P
             planned.tokens += len(item)
             planned.unknown += item.n_unknown
             planned.pairs += any(item.sentence.segments)
-            key = hash(item.sentence.words)
-            planned.repeated += key in seen
-            if len(seen) < 1_000_000:
-                seen.add(key)
+            planned.repeated += seen.before(item.sentence.words)
+        planned.repeated_documents += sum(map(seen.before, _texts_of_documents(members)))
         for batch in shard.batches:
             batches += 1
             texts = [members[place] for place in batch]
@@ -108,6 +109,29 @@ def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> P
     planned.sha256 = digest.sha256
     planned.batches = [_short(batch) for batch in (first, longest, drawn)]
     return planned
+
+
+class _Seen:
+    """Texts met so far: the first million, by their hashes."""
+
+    def __init__(self) -> None:
+        self._hashes: set[int] = set()
+
+    def before(self, text: tuple[Any, ...]) -> bool:
+        """Whether this text was met before; from now on it was."""
+        key = hash(text)
+        known = key in self._hashes
+        if len(self._hashes) < 1_000_000:
+            self._hashes.add(key)
+        return known
+
+
+def _texts_of_documents(members: Sequence[Encoded]) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """The words of each document's sentences, for documents of two sentences or more: shorter ones repeat by nature."""
+    for name, items in groupby(members, key=lambda item: item.sentence.document):
+        text = tuple(item.sentence.words for item in items)
+        if name and len(text) > 1:
+            yield text
 
 
 def _short(batch: list[Encoded], limit: int = 8) -> list[Encoded]:

@@ -299,14 +299,21 @@ def _tree(
         "tokens": planned.tokens,
         "unknown_tokens": planned.unknown,
         "repeated_sentences": planned.repeated,
+        "repeated_documents": planned.repeated_documents,
         "cases_without_token": int(sums.counts.get("cases_without_token", 0)),
     }
-    if planned.repeated > 0.05 * planned.sentences:
-        warnings.warn(
-            f"{planned.repeated} of {planned.sentences} sentences repeat an earlier one: intervals are too narrow if they are copies.",
-            stacklevel=3,
-        )
+    _warn_of_copies(planned)
     return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attributes), **groups})
+
+
+def _warn_of_copies(planned: Planned) -> None:
+    told = []
+    if planned.repeated_documents:
+        told.append(f"{planned.repeated_documents} of {planned.documents} documents are word for word an earlier one")
+    if planned.repeated > 0.05 * planned.sentences:
+        told.append(f"{planned.repeated} of {planned.sentences} sentences repeat an earlier one")
+    if told:
+        warnings.warn(f"{'; '.join(told)}: intervals are too narrow if they are copies.", stacklevel=4)
 
 
 def verification_table(checked: Verification) -> xr.Dataset:

@@ -56,17 +56,21 @@ def main(given: list[str] | None = None) -> int:
         print(f"reproduce_clark2019: {error}", file=sys.stderr)
         return error.exit_code
     best = study["best"]
-    print(f"accuracy in % (best fixed offset); BERT-base as published | {study.attributes['model']}, 95 % interval, n")
+    print(
+        f"accuracy in % (best fixed offset); BERT-base as published | {study.attributes['model']}: 95 % interval, gain over the offset, n"
+    )
     for relation, (label, head, accuracy, baseline) in PUBLISHED.items():
         line = f"{relation:16} {label:10} {head:6} {accuracy:5.1f} ({baseline:4.1f}) | "
         if relation not in best["relation"]:
             print(f"{line}not in this corpus")
             continue
         one = best.sel(relation=relation)
-        share = [100 * float(one[name]) for name in ("accuracy", "low", "high", "baseline")]
+        names = ("accuracy", "low", "high", "baseline", "difference", "difference_low", "difference_high")
+        share = [100 * float(one[name]) for name in names]
         place = f"L{int(one['layer'])}H{int(one['head'])} {str(one['direction'].values)}"
+        gain = f"{share[4]:+5.1f} [{share[5]:+5.1f} {share[6]:+5.1f}]"
         print(
-            f"{line}{place:16} {share[0]:5.1f} [{share[1]:5.1f} {share[2]:5.1f}] ({share[3]:4.1f}) n = {int(one['n'])}"
+            f"{line}{place:16} {share[0]:5.1f} [{share[1]:5.1f} {share[2]:5.1f}] ({share[3]:4.1f}) {gain} n = {int(one['n'])}"
         )
     print(DIFFERS)
     return 0

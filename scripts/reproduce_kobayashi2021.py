@@ -9,6 +9,8 @@ import argparse
 import sys
 from itertools import islice
 
+import numpy as np
+
 import attnprobe
 from attnprobe.data import path
 from attnprobe.errors import AttnprobeError
@@ -39,12 +41,15 @@ def main(given: list[str] | None = None) -> int:
     except AttnprobeError as error:
         print(f"reproduce_kobayashi2021: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"mean mixing ratio in %: BERT-base, RoBERTa-base as published | {options.model}, then each layer")
+    print(
+        f"mean mixing ratio in %: BERT-base, RoBERTa-base as published | {options.model}, then each layer, 95 % interval at most"
+    )
     for stage in STAGES:
         name, bert, roberta = PUBLISHED[stage]
-        layers = 100 * found["ratio"].sel(stage=stage)
+        layers, low, high = (100 * found[part].sel(stage=stage) for part in ("ratio", "low", "high"))
         each = " ".join(f"{value:.1f}" for value in layers.values)
-        print(f"  {name:12} {bert:5.1f} {roberta:5.1f} | {float(layers.mean()):5.1f}  {each}")
+        wide = float(np.maximum(high - layers, layers - low).max())
+        print(f"  {name:12} {bert:5.1f} {roberta:5.1f} | {float(layers.mean()):5.1f}  {each} +- {wide:.1f}")
     print(f"n = {int(found['n'].max())} tokens\n{DIFFERS}")
     return 0
 

@@ -59,12 +59,14 @@ def main(given: list[str] | None = None) -> int:
     except AttnprobeError as error:
         print(f"reproduce_voita2019: {error}", file=sys.stderr)
         return error.exit_code
-    share = study["metrics"]["offset_argmax"].to_series()
-    print("positional heads, whose most attended token is at one offset in at least 90 % of the rows:")
-    for (layer, head, offset), value in share[share >= 0.9].items():
-        print(f"  L{layer}H{head} offset {offset:+d}: {100 * value:.1f} %")
+    share = study["metrics"][["offset_argmax", "offset_argmax_low", "offset_argmax_high"]].to_dataframe()
+    print("positional heads, whose most attended token is at one offset in at least 90 % of the rows (95 % interval):")
+    for (layer, head, offset), found in share[share["offset_argmax"] >= 0.9].iterrows():
+        value, low, high = (100 * found[f"offset_argmax{end}"] for end in ("", "_low", "_high"))
+        print(f"  L{layer}H{head} offset {offset:+d}: {value:.1f} % [{low:.1f}, {high:.1f}]")
     print(
-        f"best head (best offset) in %, as published | {study.attributes['model']}; *: 10 points over the offset, the paper's criterion"
+        f"best head (best offset) in %, as published | {study.attributes['model']}: 95 % interval, best offset, gain; "
+        "*: 10 points over the offset, the paper's criterion"
     )
     table = study["relations"].sel(scorer="weights", direction="dep->head")
     for relation, (name, published) in PUBLISHED.items():
@@ -74,10 +76,11 @@ def main(given: list[str] | None = None) -> int:
             continue
         layer, head = one["accuracy"].sel(split="select").to_series().idxmax()
         one = one.sel(split="report", layer=layer, head=head)
-        accuracy, baseline = 100 * float(one["accuracy"]), 100 * float(one["baseline"])
-        mark = "*" if accuracy >= baseline + 10 else " "
+        names = ("accuracy", "low", "high", "baseline", "difference", "difference_low", "difference_high")
+        accuracy, low, high, baseline, gain, least, most = (100 * float(one[name]) for name in names)
+        measured = f"{accuracy:.1f} [{low:.1f} {high:.1f}] ({baseline:.1f}) {gain:+.1f} [{least:+.1f} {most:+.1f}]"
         print(
-            f"  {name:18} {published:40} | L{layer}H{head} {accuracy:.1f} ({baseline:.1f}) {mark} n = {int(one['n'])}"
+            f"  {name:18} {published:40} | L{layer}H{head} {measured} {'*' if gain >= 10 else ' '} n = {int(one['n'])}"
         )
     print(DIFFERS)
     return 0

@@ -151,6 +151,18 @@ def test_repeated_sentences_are_warned_about(minilm):
         run(minilm, SENTENCES[:5] + [replace(SENTENCES[0], id="again")], examples=0)
 
 
+def test_a_document_given_twice_is_warned_about(minilm):
+    corpus = [Sentence(f"{i}", (f"a{i}", "b"), document=f"d{i // 3}") for i in range(60)]
+    again = [replace(sentence, id=f"{sentence.id}x", document="d0x") for sentence in corpus[:3]]
+    with pytest.warns(
+        UserWarning, match="1 of 21 documents are word for word an earlier one: intervals are too narrow"
+    ):
+        study = run(minilm, [*corpus, *again], metrics=["entropy"], examples=0)
+    assert [study.attributes[f"repeated_{what}"] for what in ("documents", "sentences")] == [1, 3]
+    alike = [replace(corpus[0], id=name, document=name) for name in "op"]  # one sentence alone may well be said twice
+    assert run(minilm, [*corpus, *alike], metrics=["entropy"], examples=0).attributes["repeated_documents"] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

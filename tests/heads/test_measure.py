@@ -12,7 +12,7 @@ from attnprobe.heads.relations import choose
 from attnprobe.heads.tables import DIRECTIONS, fold
 from attnprobe.registry import METRICS
 from attnprobe.text.batching import collate
-from tests.heads.conftest import HEADS, LAYERS, call_of, sharp_patterns
+from tests.heads.conftest import HEADS, LAYERS, call_of, encode_by_hand, make_sentence, sharp_patterns
 from tests.oracles import head_metrics, relation_scores
 
 CLUSTER = np.array([0, 0, 1, 1, 2, 2, 3])
@@ -82,6 +82,85 @@ def test_relation_hits_equal_a_loop_over_words(corpus):
                     got = sums.relations[name].hits
                     np.testing.assert_array_equal(got.y[:, 0, d, layer, head], wanted)
                     np.testing.assert_array_equal(got.n[:, 0, d, layer, head], n)
+
+
+class WordPatterns:
+    """Collects the word patterns of a shard's sentences, as they come."""
+
+    needs_words = True
+
+    def __init__(self):
+        self.found = []
+
+    def rows(self, call, rows, prepared, members):
+        pass
+
+    def words(self, call, words, prepared, members):
+        self.found.append(words)
+
+    def finish(self, cluster, split):
+        return {}
+
+
+def between_words(item, pattern):
+    """Word pattern of one sentence [head word word], its token pattern given."""
+    collector = WordPatterns()
+    prepared = prepare(collate([item], pad_id=0), (0,), Cases([item], []), DEVICE)
+    measurer = ShardMeasurer([], None, {}, 1, extras={"words": collector})
+    measurer.add(call_of([pattern[None]], 0, prepared.roles), prepared)
+    [found] = collector.found
+    return found[0]
+
+
+def test_words_sum_over_their_key_pieces_and_average_over_their_query_pieces():
+    item = encode_by_hand(make_sentence("s", "s", [0, 1, 1], ["root", "obj", "obj"]), [1, 2, 1])
+    pattern = torch.zeros(1, 6, 6)
+    pattern[0, 1] = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    pattern[0, 2] = torch.tensor([0.0, 0.7, 0.05, 0.15, 0.1, 0.0])
+    pattern[0, 3] = torch.tensor([0.0, 0.1, 0.5, 0.3, 0.1, 0.0])
+    pattern[0, 4] = torch.tensor([0.0, 0.2, 0.3, 0.0, 0.5, 0.0])
+    words = between_words(item, pattern)
+    np.testing.assert_allclose(words[0, 1].numpy(), [0.4, 0.5, 0.1], atol=1e-7)
+    np.testing.assert_allclose(words.sum(-1).numpy(), 1.0, atol=1e-6)
+    swapped = pattern[:, [0, 1, 3, 2, 4, 5]][:, :, [0, 1, 3, 2, 4, 5]]
+    np.testing.assert_allclose(between_words(item, swapped).numpy(), words.numpy(), atol=1e-7)
+
+
+def test_words_of_one_piece_keep_the_pattern():
+    item = encode_by_hand(make_sentence("s", "s", [0, 1, 1, 1], ["root", "obj", "obj", "obj"]), [1, 1, 1, 1])
+    [pattern] = (found[0] for found in sharp_patterns([item], 23))
+    torch.testing.assert_close(between_words(item, pattern), pattern[:, 1:-1, 1:-1], rtol=0, atol=0)
+
+
+def test_a_word_without_a_piece_shifts_no_other():
+    item = encode_by_hand(make_sentence("s", "s", [0, 1, 1, 1], ["root", "obj", "obj", "obj"]), [1, 0, 1, 1])
+    [pattern] = (found[0] for found in sharp_patterns([item], 29))
+    words = between_words(item, pattern)
+    torch.testing.assert_close(words[:, [0, 2, 3]][:, :, [0, 2, 3]], pattern[:, 1:-1, 1:-1], rtol=0, atol=0)
+    assert float(words[:, 1].abs().sum() + words[:, :, 1].abs().sum()) == 0.0  # and it is no case and no candidate
+
+
+def test_even_attention_ties_everywhere_and_is_right_about_as_often_as_chance():
+    generator = np.random.default_rng(7)
+    items = []
+    for number in range(150):
+        order, heads = generator.permutation(9), np.zeros(9, int)
+        for rank in range(1, 9):
+            heads[order[rank]] = order[generator.integers(rank)] + 1
+        items.append(encode_by_hand(make_sentence(str(number), str(number), heads, ["obj"] * 9), [1] * 9))
+    patterns = [torch.full((LAYERS, HEADS, 11, 11), 1 / 11) for _ in items]
+    cases = Cases(items, choose(["dep"]))
+    measurer = ShardMeasurer([], cases, {"weights": None}, len(items))
+    prepared = prepare(collate(items, pad_id=0), tuple(range(len(items))), cases, DEVICE)
+    for layer in range(LAYERS):
+        measurer.add(call_of(patterns, layer, prepared.roles), prepared)
+    sums = measurer.finish(np.arange(150), np.zeros(150, int)).relations["dep:ALL"]
+    n = sums.offsets.n[0, 0]
+    assert (sums.ties[0] == n).all()
+    lowest = np.mean([[h == (1 if i else 2) for i, h in enumerate(item.sentence.heads) if h] for item in items])
+    np.testing.assert_allclose(sums.hits.ratio[0], lowest)
+    assert lowest == pytest.approx(sums.chance[0] / n, abs=0.03)
+    assert sums.chance[0] / n == pytest.approx(1 / 8)
 
 
 def test_a_word_without_tokens_is_left_out_and_counted(corpus):

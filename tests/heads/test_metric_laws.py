@@ -163,6 +163,21 @@ def test_known_answers():
     assert METRICS["signed_distance"](rows)[0, 0, 1:].tolist() == [-1.0] * (n - 1)
 
 
+@pytest.mark.parametrize("separators", [(6,), (3, 6)])
+def test_a_sink_head_is_found_with_one_separator_and_with_two(separators):
+    n = 7
+    roles = torch.full((1, n), int(Role.WORD))
+    roles[0, 0] = int(Role.CLS)
+    roles[0, list(separators)] = int(Role.SEP)
+    pattern = torch.zeros(1, 1, n, n)
+    pattern[..., list(separators)] = 1 / len(separators)
+    rows = Rows(pattern, torch.ones(1, 1, n, n, dtype=torch.bool), torch.arange(n), roles, roles == int(Role.WORD))
+    for name in ("special_mass", "special_argmax"):
+        values = dict(zip(METRICS[name].extra[1], METRICS[name](rows)[0, 0, 1].tolist(), strict=True))
+        assert (values["sep"], values["cls"], values["self"]) == (1.0, 0.0, 0.0)
+        assert np.isnan(values["punct"])  # there is none
+
+
 def test_causal_uniform_rows_have_the_entropy_of_their_own_length():
     n = 7
     visible = torch.ones(n, n, dtype=torch.bool).tril()[None, None]

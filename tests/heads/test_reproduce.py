@@ -62,12 +62,16 @@ def test_voita_counts_a_verb_that_looks_at_its_subject_from_the_verb(script, cap
 
 @pytest.mark.parametrize("script", ["reproduce_kobayashi2021"], indirect=True)
 def test_kobayashi_prints_every_stage_and_layer(script, capsys):
-    assert script.main(["minilm", "--max-sentences", "4"]) == 0
+    assert script.main(["minilm", "--max-sentences", "20"]) == 0
     printed = capsys.readouterr().out
-    for name, bert, _ in script.PUBLISHED.values():
+    found = script.mixing_ratios("minilm", [s for s, _ in zip(read_conllu(path("bundled")), range(20), strict=False)])
+    widest = 100 * np.maximum(found["high"] - found["ratio"], found["ratio"] - found["low"]).max("layer")
+    for stage, (name, bert, _) in script.PUBLISHED.items():
         [line] = [line for line in printed.splitlines() if line.split()[:1] == [name]]
         assert f"{bert:.1f}" in line
-        mean, *layers = map(float, line.split("|")[1].split())
+        shares, _, wide = line.split("|")[1].partition("+-")
+        mean, *layers = map(float, shares.split())
+        assert float(wide) == pytest.approx(float(widest.sel(stage=stage)), abs=0.051)
         assert len(layers) == 6
         assert mean == pytest.approx(np.mean(layers), abs=0.1)
 
