@@ -32,13 +32,13 @@ class Step:
     """One operation on the scores on their way to the pattern, in the model's own order: see `AttentionCall.steps`."""
 
     name: str
-    """multiply, divide, add, floor (the larger of the two), fill, cast, softmax; fused: add first and then the product, in one."""
+    """multiply, divide, add, floor (the larger of the two), clamp, fill, cast, softmax; fused: add first and then the product, in one."""
     value: Any = None
     """By what: a number, or a tensor [#batch #head #query #key]. Of cast and softmax: the dtype (None: as it is)."""
     where: Bool[Tensor, "#batch #head #query #key"] | None = None
     """Of fill: which scores get the value."""
     factors: tuple[float, float] = (1.0, 1.0)
-    """Of fused: value * factors[0] + product * factors[1]."""
+    """Of fused: value * factors[0] + product * factors[1]. Of clamp: the limits."""
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,7 @@ _STEPS: dict[str, Callable[[Tensor, Step], Tensor]] = {
     "divide": lambda scores, step: scores / step.value,
     "add": lambda scores, step: scores + step.value,
     "floor": lambda scores, step: torch.maximum(scores, torch.as_tensor(step.value).to(scores)),
+    "clamp": lambda scores, step: scores.clamp(*step.factors),
     "fill": lambda scores, step: _filled(scores, step.where, step.value),
     "cast": lambda scores, step: scores.to(step.value),
     "softmax": lambda scores, step: torch.softmax(scores, dim=-1, dtype=step.value),

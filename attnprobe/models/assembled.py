@@ -133,6 +133,8 @@ class _Sum:
         self.bias = value if self.bias is None else self.bias + value
 
     def multiply(self, value: Any, inverse: bool) -> None:
+        if isinstance(value, Tensor) and value.ndim and value.shape[-1] > 1 and bool((value == value[..., :1]).all()):
+            value = value[..., :1]  # expanded on the way through a view
         if isinstance(value, Tensor) and value.ndim and value.shape[-1] > 1:
             if not bool(((value == 0) | (value == 1)).all()):
                 raise Unreadable("scores are multiplied key by key")

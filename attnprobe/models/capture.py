@@ -156,7 +156,7 @@ def captured(model: Model, encoded: Encoded, calls: list[AttentionCall], seen: R
         model.family,
         model.dtype,
         model.attn_implementation,
-        "+".join(sorted(seen.routes)),
+        "+".join(sorted(set(seen.routes.values()))),
         tuple(f"{name}: {reason}" for name, reason in seen.not_captured.items()),
     )
 

@@ -87,7 +87,8 @@ def real_rows(encoded: Encoded, call: AttentionCall) -> Tensor | None:
     """Which of a call's queries are no padding, [batch query], where they are tokens of the text; None where all count."""
     target = call.kind in ("decoder", "cross") and encoded.target_real is not None
     real = encoded.target_real if target else encoded.real
-    return real if real is not None and real.shape[1] == call.q.shape[2] else None
+    fits = real is not None and real.shape == (call.q.shape[0], call.q.shape[2])
+    return real if fits else None
 
 
 def _kept(tokens: tuple[str, ...], keep: Tensor) -> tuple[str, ...]:

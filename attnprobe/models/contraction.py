@@ -23,6 +23,7 @@ class Contraction:
     """From the axes of `left` to the model's left operand."""
     right_to_model: Callable[[Tensor], Tensor]
     left_from_model: Callable[[Tensor], Tensor]
+    right_from_model: Callable[[Tensor], Tensor]
     plain: bool
     """Whether all of these leave a tensor as it is, but for the last two axes of the right operand."""
 
@@ -35,7 +36,8 @@ class Contraction:
             lambda t: _flip(self.from_model(t)),
             self.right_to_model,
             self.left_to_model,
-            lambda t: t,
+            self.right_from_model,
+            self.left_from_model,
             False,
         )
 
@@ -52,7 +54,7 @@ def of_matmul(left: Tensor, right: Tensor) -> Contraction | None:
     """A product left @ right of matrices, or stacks of them; None where either is a vector."""
     if left.ndim < 2 or right.ndim < 2:
         return None
-    return Contraction(left, _flip(right), _same, _same, _same, _flip, _same, True)
+    return Contraction(left, _flip(right), _same, _same, _same, _flip, _same, _flip, True)
 
 
 def of_einsum(equation: str, left: Tensor, right: Tensor) -> Contraction | None:
@@ -71,7 +73,9 @@ def of_einsum(equation: str, left: Tensor, right: Tensor) -> Contraction | None:
     to_left, from_left = _reordering(lead, rows, inner, ours, sizes)
     to_right, from_right = _reordering(lead, columns, inner, theirs, sizes)
     to_model, from_model = _reordering(lead, rows, columns, out, sizes)
-    return Contraction(from_left(left), from_right(right), to_model, from_model, to_left, to_right, from_left, False)
+    return Contraction(
+        from_left(left), from_right(right), to_model, from_model, to_left, to_right, from_left, from_right, False
+    )
 
 
 def _reordering(

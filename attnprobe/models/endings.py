@@ -114,7 +114,7 @@ class Ending:
             position_bias=None,
             is_causal=getattr(self.module, "is_causal", None),
             implementation="eager",
-            out=result[0].detach(),
+            out=result[0].detach().clone(),  # some modules add to it in place afterwards
             weights=None if result[1] is None else result[1].detach(),
             steps=self.steps,
             route=scope.FLOW,

@@ -26,6 +26,23 @@ from attnprobe.models.interface import Pending, RawCall, Result, edited
 from attnprobe.models.operations import HANDLERS
 from attnprobe.models.scores import Lost, Note, Unreadable, Weights
 
+_ENDS = frozenset(
+    (
+        "linear",
+        "layer_norm",
+        "rms_norm",
+        "group_norm",
+        "batch_norm",
+        "conv1d",
+        "conv2d",
+        "gelu",
+        "relu",
+        "silu",
+        "embedding",
+    )
+)
+"""Operations on hidden states: what came of scores and is given to one of these was no attention."""
+
 
 class Flow(TorchFunctionMode):
     """Sees the operations of one context, as long as that context's scope names it."""
@@ -63,6 +80,8 @@ class Flow(TorchFunctionMode):
         if note is None:
             return
         name = getattr(func, "__name__", str(func))
+        if name in _ENDS:
+            return
         lost = Lost(name, isinstance(note, Weights) or (isinstance(note, Lost) and note.normalised) or name == "exp")
         if name == "__setitem__":
             result = args[0]

@@ -44,6 +44,12 @@ def _product(
     """A product: with weights on one side it ends an attention; of two activations it may begin one."""
     notes = [flow.note_of(operand) for operand in operands]
     place = next((i for i in (0, 1) if isinstance(notes[i], Weights)), None)
+    mixed = [isinstance(note, Weights) or (isinstance(note, Lost) and note.normalised) for note in notes]
+    if all(mixed):  # an approximation made of several softmaxes
+        flow.miss("its weights are multiplied with other weights")
+        result = func(*args, **kwargs)
+        flow.notes[result] = Lost(func.__name__, True)
+        return result
     if place is not None and contraction is not None:
         weights = notes[place]
         assert isinstance(weights, Weights)
@@ -147,7 +153,15 @@ def _where(others: list[Any], place: int, result: Tensor, kwargs: dict[str, Any]
 def _floor(others: list[Any], place: int, result: Any, kwargs: dict[str, Any]) -> Step | None:
     if not others or not isinstance(result, Tensor) or not isinstance(others[0], (Tensor, float, int)):
         return None
-    return Step("floor", others[0]) if len(others) == 1 or others[1] is None else None
+    return Step("floor", others[0]) if len(others) == 1 else None
+
+
+def _clamp(others: list[Any], place: int, result: Any, kwargs: dict[str, Any]) -> Step | None:
+    low, high = [*others, None][:2] if not kwargs else (kwargs.get("min"), kwargs.get("max"))
+    if any(isinstance(limit, Tensor) for limit in (low, high)):
+        return None
+    limits = (float("-inf") if low is None else float(low), float("inf") if high is None else float(high))
+    return Step("clamp", None, None, limits)
 
 
 def _cast(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -241,7 +255,8 @@ HANDLERS: dict[str, Handler] = {
     ),
     **dict.fromkeys(("masked_fill", "masked_fill_"), _stepping(_masked_fill)),
     "where": _stepping(_where),
-    **dict.fromkeys(("maximum", "max", "clamp", "clip", "clamp_min"), _stepping(_floor)),
+    **dict.fromkeys(("maximum", "max", "clamp_min"), _stepping(_floor)),
+    **dict.fromkeys(("clamp", "clip", "clamp_"), _stepping(_clamp)),
     **dict.fromkeys(("to", "type", "type_as", "float", "half", "double", "bfloat16"), _cast),
     **dict.fromkeys(("contiguous", "clone", "detach", "alias", "nan_to_num"), _unchanged),
     "dropout": _dropout,

@@ -52,8 +52,8 @@ class Recorder:
         self.each = each
         self.seen = 0
         self.order = Order()
-        self.routes: set[str] = set()
-        """By which routes calls came."""
+        self.routes: dict[int, str] = {}
+        """By which route each call came."""
         self.not_captured: dict[str, str] = {}
         """Modules whose attention was seen and could not be read, by name, and why."""
         self._names = {id(module): name for name, module in root.named_modules()}
@@ -86,7 +86,7 @@ class Recorder:
             module=name,
             steps=raw.steps,
         )
-        self.routes.add(raw.route)
+        self.routes[call.layer] = raw.route
         self._of_kind[kind] += 1
         self.seen += 1
         self.each(call)

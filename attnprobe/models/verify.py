@@ -112,8 +112,9 @@ def _verify_batch(model: Model, encoded: Encoded, route: str) -> Verification:
         seen = run_forward(model, encoded, keep, route=route)
     taken = captured(model, encoded, calls, seen)
     twin, note = eager_twin(model, taken, watch.given)
-    # by hooks, the context is taken from the input of the output projection in the first place
-    fed = watch.fed if route != scope.HOOKS else {}
+    # by hooks, the context is taken from the input of the output projection in the first place; by flow, it is the product itself,
+    # which a module may go on with (an activation, a gate) before it projects
+    fed = {layer: x for layer, x in watch.fed.items() if seen.routes.get(layer) == scope.INTERFACE}
     checks = [
         check_layer(call, other, real_rows(taken.encoded, call), fed.get(call.layer))
         for call, other in zip(calls, twin, strict=True)

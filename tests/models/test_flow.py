@@ -14,8 +14,6 @@ from tests.models.test_routes import assert_same_calls
 from tests.tiny import TINY, build, inputs_for, tiny_model
 
 OFF = [name for name, tiny in TINY.items() if not tiny.on_interface]
-UNREPLAYED = {"xlnet"}
-"""Families that take their products by einsum, whose order of operands torch chooses."""
 
 
 def options(family):
@@ -32,7 +30,7 @@ def test_families_off_the_interface_are_verified(family, padding):
     assert checked.notes == ()
     assert checked.n_layers == 2
     assert (checked.pattern_max_abs < 1e-5).all()
-    assert checked.bitwise.all() or family in UNREPLAYED
+    assert checked.bitwise.all()
 
 
 @pytest.mark.parametrize("family", OFF)
