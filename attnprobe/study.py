@@ -32,7 +32,7 @@ from attnprobe.heads.corpora import notes_of, passages_of
 from attnprobe.heads.evidence import Evidence
 from attnprobe.heads.examples import example_tables
 from attnprobe.heads.measure import prepare
-from attnprobe.heads.metrics import default_metrics
+from attnprobe.heads.metrics import default_metrics, with_hidden
 from attnprobe.heads.relations import annotated, choose
 from attnprobe.heads.running import inputs_for, padded
 from attnprobe.heads.scorers import refuse_unknown_scorers
@@ -86,7 +86,8 @@ def run(
     `weights`, `norms`, `rollout`, or, slow, `flow` and `value_zeroing`. `extras` names what is measured besides (see
     `heads.alongside.EXTRAS`), such as `trees`. `unit` is `sentence`, or `passage`:
     consecutive sentences of a document are read together, as many as the model takes, so that coreference can cross them.
-    `sinks` is `kept`, or `both` to measure again with special tokens taken out and rows renormalised. `cluster` is `document` (sentences of a
+    `sinks` is `kept`, or `both` to measure again with special tokens taken out and rows renormalised; `hidden_mass` then says what they held.
+    `cluster` is `document` (sentences of a
     document stand or fall together) or `sentence`. `batch_tokens` bounds a batch, `shard_sentences` a shard (what is checkpointed, or sent to a
     worker, at a time). `margin` is the gain over the best offset that a syntactic label asks for.
 
@@ -108,7 +109,7 @@ def run(
     if iter(sentences) is sentences:
         sentences = list(sentences)
     options = Options(
-        metrics=tuple(metrics) if metrics is not None else default_metrics(),
+        metrics=with_hidden(default_metrics() if metrics is None else metrics, sinks),
         relations=tuple(relations) if relations is not None else DEFAULT_RELATIONS,
         scorers=tuple(scorers),
         extras=tuple(extras),
@@ -133,7 +134,7 @@ def run(
         sentences = passages_of(sentences, model.tokenizer, model.max_length)
     planned = lay_plan(model, sentences, options)
     if metrics is None and planned.pairs:
-        options = replace(options, metrics=default_metrics(pairs=True))
+        options = replace(options, metrics=with_hidden(default_metrics(pairs=True), sinks))
     checked = _verify(model, planned)
     if not unverified:
         require(checked)

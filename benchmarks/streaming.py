@@ -53,6 +53,7 @@ def main() -> None:
             measure_shard(model, shard, members, chosen)
 
     full = Options(default_metrics(), DEFAULT_RELATIONS, max_sentences=options.sentences)
+    norms = Options(default_metrics(), DEFAULT_RELATIONS, ("weights", "norms"), max_sentences=options.sentences)
     few = Options(("entropy", "distance"), (), max_sentences=options.sentences)
     print(
         f"{sum(len(m) for _, m in shards)} sentences, {len(inputs)} batches, {options.threads} thread(s); ratio to bare sdpa"
@@ -62,6 +63,7 @@ def main() -> None:
         ("entropy and distance", partial(measured, few)),
         ("all metrics", partial(measured, plain)),
         ("all metrics and dep, udep relations", partial(measured, full)),
+        ("these, and the relations by norms too", partial(measured, norms)),
     ):
         print(f"{name:40} {ratio(thing, bare, rounds=options.rounds)}", flush=True)
 

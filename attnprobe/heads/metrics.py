@@ -6,6 +6,8 @@ The same function serves a whole pattern in a notebook and a block of rows in a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,8 +19,8 @@ from attnprobe.registry import METRICS, head_metric
 OFFSETS = tuple(offset for offset in range(-10, 11) if offset != 0)
 """Distances key - query that positional heads and baselines are looked for at, in tokens for metrics, in words for relations."""
 
-OPT_IN = ("segment_mass", "entity_mass")
-"""Metrics that only some corpora have something for: measured when asked for."""
+OPT_IN = ("segment_mass", "entity_mass", "hidden_mass")
+"""Metrics that only some corpora or runs have something for: measured when asked for."""
 
 SEGMENTS = ("within", "across")
 """Where a query of a sentence pair may look: into its own segment, into the other."""
@@ -32,6 +34,11 @@ TARGETS = ("self", "first", "cls", "sep", "punct")
 def default_metrics(*, pairs: bool = False) -> tuple[str, ...]:
     """What is measured unless told otherwise: all registered metrics but those of `OPT_IN`; on sentence pairs also `segment_mass`."""
     return tuple(name for name in METRICS.names() if name not in OPT_IN or (pairs and name == "segment_mass"))
+
+
+def with_hidden(names: Sequence[str], sinks: str) -> tuple[str, ...]:
+    """These metrics, and where sinks are removed too (`both`), `hidden_mass`: what the removed tokens held."""
+    return tuple(dict.fromkeys((*names, "hidden_mass") if sinks == "both" else names))
 
 
 @head_metric(unit="nats", limits=(0.0, None), source="Clark et al. 2019, section 3.2, without its smoothing")
@@ -146,6 +153,13 @@ def entity_mass(rows: Rows) -> Float[Tensor, "batch head query entity"]:
         base = n.to(rows.pattern.dtype) / rows.n_visible.clamp_min(1)
         found.append(torch.where(n > 0, _marked_mass(rows, marked) - base, torch.nan))
     return torch.stack(found, -1)
+
+
+@head_metric(unit="share", limits=(0.0, 1.0), source="Clark et al. 2019, section 3.2, over all special tokens")
+def hidden_mass(rows: Rows) -> Float[Tensor, "batch head query"]:
+    """Attention to special tokens of any kind, a share of the row: what the view without sinks hides. NaN where nothing is seen."""
+    special = (rows.roles > Role.PUNCT)[:, None].expand(-1, rows.pattern.shape[2], -1)
+    return torch.where(rows.n_visible > 0, _marked_mass(rows, special), torch.nan)
 
 
 def _marked_mass(rows: Rows, marked: Tensor) -> Tensor:

@@ -82,6 +82,19 @@ def test_pairs_get_their_segments_measured_and_others_do_not(minilm):
     assert not set(default_metrics()) & set(OPT_IN)
 
 
+def test_what_the_view_without_sinks_hides_is_told(minilm, treebank):
+    study = run(
+        minilm, treebank[:9], metrics=["special_mass"], relations=(), sinks="both", cluster="sentence", examples=0
+    )
+    hidden, mass = study["metrics"]["hidden_mass"], study["metrics"]["special_mass"]
+    np.testing.assert_allclose(
+        hidden.sel(sinks="kept"), mass.sel(sinks="kept", target=["cls", "sep"]).sum("target"), rtol=1e-6
+    )
+    assert float(hidden.sel(sinks="kept").max()) > 0.5
+    assert float(hidden.sel(sinks="removed").max()) == 0.0
+    assert bool((study["metrics"]["hidden_mass_low"].sel(sinks="kept") < hidden.sel(sinks="kept")).all())
+
+
 def test_mass_on_entities_is_measured_where_asked_for(minilm, treebank):
     study = run(minilm, treebank[:60], metrics=["entity_mass"], relations=[], examples=0)
     mass = study["metrics"]["entity_mass"]

@@ -40,6 +40,8 @@ def one_row(name, row, visible, query, roles, extra=None, segments=(), entities=
         }[extra]
         seen = [j for j in wanted if visible[j]]
         return sum(row[j] for j in seen) - len(seen) / n if seen else NAN
+    if name == "hidden_mass":
+        return sum(p for j, p in enumerate(row) if roles[j] not in (WORD, PUNCT)) if n else NAN
     wanted = {
         "self": [query],
         "first": [first],
