@@ -69,6 +69,18 @@ MADE = {
 }
 
 
+def wide_view(heads):
+    return view_of([random_block(np.random.default_rng(24), heads, 9, 9, layer=layer) for layer in range(3)], "abcdefghi")
+
+
+@pytest.mark.parametrize("heads", [12, 16])
+@pytest.mark.parametrize("width", [1280, 2000])
+def test_no_column_of_heads_is_cut(heads, width, open_page, tmp_path):
+    page = open_page(view(wide_view(heads)).save(tmp_path / "wide.html"), width=width).page
+    assert page.locator("#grid thead th").count() == heads + 1
+    assert page.evaluate("[document.getElementById('grid')].map((one) => one.scrollWidth - one.clientWidth)") == [0]
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("views")

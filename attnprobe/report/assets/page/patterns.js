@@ -242,7 +242,8 @@ function buildLarge() {
     el("label", { class: "field" }, el("span", { text: t("arcs.least") }), viewer.slider),
     viewer.sliderText,
   );
-  viewer.canvas = el("canvas", { class: "matrix", tabindex: "0", role: "img" });
+  const label = t("patterns.title"); // until a sentence is drawn
+  viewer.canvas = el("canvas", { class: "matrix", tabindex: "0", role: "img", "aria-label": label });
   viewer.cursor = el("div", { class: "cursor", hidden: true });
   viewer.board = el("div", { class: "board" }, viewer.canvas, viewer.cursor);
   viewer.arcs = el("div", { class: "scroll arcs", role: "group", tabindex: "0", "aria-label": t("patterns.as.arcs") });

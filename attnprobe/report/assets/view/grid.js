@@ -1,6 +1,7 @@
 // All heads at once: layers as rows, heads as columns, one small picture each.
 
-const GRID = { least: 26, most: 116, gap: 4, margin: 46 };
+const GRID = { least: 26, tight: 19, most: 116, gap: 4, margin: 46 };
+const MANY_HEADS = 12; // more of them may be drawn smaller, under numbers alone
 const grid = { holder: null, cells: new Map(), width: 0 };
 
 function buildGrid() {
@@ -25,7 +26,7 @@ async function drawGrid() {
   const stack = chosenStack();
   const numbers = headNumbers(stack);
   const room = Math.floor(grid.holder.clientWidth) - GRID.margin;
-  const width = Math.min(GRID.most, Math.max(GRID.least, Math.floor(room / numbers.length) - GRID.gap));
+  const width = Math.min(GRID.most, Math.max(numbers.length > MANY_HEADS ? GRID.tight : GRID.least, Math.floor(room / numbers.length) - GRID.gap));
   const ratio = Math.min(1.6, Math.max(0.35, matrix.R / Math.max(1, matrix.C)));
   layGrid(stack, numbers, { width, height: Math.max(12, Math.round(width * ratio)) });
   markCell();
@@ -47,13 +48,13 @@ function layGrid(stack, numbers, { width, height }) {
   if (grid.holder.dataset.shape === key) return;
   grid.holder.dataset.shape = key;
   grid.cells.clear();
-  const top = el("tr", { role: "row" }, el("th", { class: "corner", role: "columnheader", scope: "col" }, el("span", { class: "hidden", text: t("word.layer") })), numbers.map((head) => el("th", { role: "columnheader", scope: "col", text: `H${head}` })));
+  const top = el("tr", { role: "row" }, el("th", { class: "corner", role: "columnheader", scope: "col" }, el("span", { class: "hidden", text: t("word.layer") })), numbers.map((head) => el("th", { role: "columnheader", scope: "col", text: width < GRID.least ? String(head) : `H${head}` })));
   const rows = stack.modules.map((module, m) => {
     const kind = layerName(stack, module);
     const name = el("th", { role: "rowheader", scope: "row", title: kind }, `L${module.layer}`);
     return el("tr", { role: "row" }, name, numbers.map((head) => gridCell(module, m, head, width, height)));
   });
-  grid.holder.replaceChildren(el("table", { class: "heads", role: "grid", "aria-label": t("grid.title") }, el("thead", { role: "rowgroup" }, top), el("tbody", { role: "rowgroup" }, rows)));
+  grid.holder.replaceChildren(el("table", { class: width < GRID.least ? "heads tight" : "heads", role: "grid", "aria-label": t("grid.title") }, el("thead", { role: "rowgroup" }, top), el("tbody", { role: "rowgroup" }, rows)));
 }
 
 function gridCell(module, m, head, width, height) {
