@@ -311,14 +311,15 @@ def open_study(path: str | os.PathLike[str]) -> Study:
             )
         ) from error
     found = tree.attrs.get("format")
-    if found is None or int(found) > STUDY_FORMAT:
+    known = str(found).isdecimal()
+    if not known or int(found) > STUDY_FORMAT:
         raise InputError(
             explain(
                 "cannot read this study",
                 where=str(path),
                 expected=f"format {STUDY_FORMAT} or older",
                 got="no format number" if found is None else f"format {found}",
-                remedy="Update attnprobe" if found is not None else "Is it a study written by `attnprobe heads`?",
+                remedy="Update attnprobe" if known else "Is it a study written by `attnprobe heads`?",
             )
         )
     return Study(tree)

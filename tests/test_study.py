@@ -215,6 +215,15 @@ def test_a_newer_format_says_to_update(study, tmp_path):
         open_study(tmp_path / "new.nc")
 
 
+@pytest.mark.parametrize("number", ["two", "", "-1"])
+def test_a_format_that_is_no_number_is_no_study(study, tmp_path, number):
+    tree = study.tree.copy()
+    tree.attrs["format"] = number
+    tree.to_netcdf(tmp_path / "odd.nc", engine="h5netcdf")
+    with pytest.raises(InputError, match="cannot read this study.*Is it a study written by"):
+        open_study(tmp_path / "odd.nc")
+
+
 def test_standard_input_too_long_to_keep_is_run(minilm, monkeypatch):
     """It is read twice, once for the plan and once to measure; and by no more than `max_sentences`."""
     text = "".join(f"The old dogs chased {i} cats .\n" for i in range(23)).encode()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnprobe.report.page import write_report
-from tests.browser.test_page_browser import cell, open_twin, shown, tip
+from tests.browser.test_page_browser import cell, open_twin, point_at, shown, tip
 from tests.report.test_page_studies import STUDIES, compared, extras
 
 pytestmark = pytest.mark.browser
@@ -84,6 +84,7 @@ def test_a_position_label_marks_every_token_that_looks_where_it_says(opened):
     assert rows.nth(0).locator(".arc").count() == len(hits)
     assert rows.count() == 3
     assert "50.0% over 4 tokens" in rows.nth(0).inner_text()
+    assert "Lowest (it fails in none)" in rows.nth(2).inner_text()  # it holds from 50%
     cell(opened, 0, 2).click()  # broad: the whole pattern
     opened.wait_for_selector("#card .shown canvas[data-drawn='8']")
 
@@ -190,7 +191,7 @@ def test_a_comparison_shows_differences_on_a_two_way_scale(pages, open_page):
     difference = study["relations"]["difference"].sel(
         split="report", relation="dep:obj", scorer="weights", direction="dep->head"
     )
-    cell(page, 1, 2).hover()
+    point_at(page, cell(page, 1, 2))
     assert f"{float(difference[1, 2]) * 100:+.1f}".replace("-", "−") in tip(page)
     assert found.complaints == []
     assert found.requests == []

@@ -70,7 +70,9 @@ MADE = {
 
 
 def wide_view(heads):
-    return view_of([random_block(np.random.default_rng(24), heads, 9, 9, layer=layer) for layer in range(3)], "abcdefghi")
+    return view_of(
+        [random_block(np.random.default_rng(24), heads, 9, 9, layer=layer) for layer in range(3)], "abcdefghi"
+    )
 
 
 @pytest.mark.parametrize("heads", [12, 16])

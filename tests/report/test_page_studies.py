@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from attnprobe.heads.compare import compare
-from attnprobe.records import Study
+from attnprobe.records import Study, open_study
 from attnprobe.report.page import render
 
 SPLITS = ["select", "report", "all"]
@@ -520,3 +520,16 @@ def test_every_study_makes_a_page(name, lang):
     assert page.startswith("<!doctype html>")
     assert page.rstrip().endswith("</html>")
     assert "{{" not in page.split("<script", 1)[0]
+
+
+def test_a_study_of_an_older_format_opens_with_what_it_has(tmp_path):
+    """Groups that came later are missing from it, and the page says which."""
+    old = study_of(groups_of(), "best", "labels", "relations", "examples", format=0)
+    page = render(open_study(old.save(tmp_path / "old.nc"))).split('<script type="application/json"')[0]
+    for text in (
+        "study format",
+        "no relation could be scored",
+        "this study lacks them",
+        "No example sentence was stored",
+    ):
+        assert text in page

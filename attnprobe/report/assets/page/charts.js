@@ -83,10 +83,15 @@ function barChart(width, height, items, { unit, top, label, every = 1 }) {
   return drawing;
 }
 
+// About how wide a label of an axis is; characters of East Asia are as wide as they are high.
+function widthOf(label) {
+  return [...label].reduce((sum, character) => sum + (character > "\u2e80" ? 11.4 : 6.6), 0);
+}
+
 // Where lying bars go: the same for what is drawn over them.
 function lyingPlan(width, items, top) {
   const [pitch, right] = [24, 54];
-  const left = Math.min(150, Math.max(...items.map((item) => item.label.length)) * 6.6 + 14);
+  const left = Math.min(150, Math.max(...items.map((item) => widthOf(item.label))) + 14);
   const x = (value) => left + (Math.min(value, top) / top) * (width - left - right);
   return { pitch, left, right, x, middle: (i) => i * pitch + pitch / 2 + 2 };
 }

@@ -178,7 +178,7 @@ function relationBlock(layer, head) {
       link,
       el("span", {
         class: "note",
-        text: [gloss(name), r.scorers.length > 1 ? scorer : ""].filter(Boolean).join(" · "),
+        text: [gloss(name), r.scorers.length > 1 ? named(`scorer.${scorer}`, scorer) : ""].filter(Boolean).join(" · "),
       }),
     );
     return [

@@ -42,12 +42,18 @@ function shownOf(found, kind) {
   return example ? { ...one, sentence: example } : null;
 }
 
+// The worst of a label that fails nowhere is no counter-example.
+function kindText(found, kind, one) {
+  const fails = one.score < (found.relation ? 1 : (found.threshold ?? 1));
+  return t(`sentences.${kind === "worst" && !fails ? "lowest" : kind}`);
+}
+
 function shownSentence(found, kind, layer, head) {
   const one = shownOf(found, kind);
   const about = one.cases
     ? t("sentences.right", { hits: one.cases.filter((made) => made.hit).length, n: one.cases.length })
     : t("sentences.score", { score: percent(one.score), n: count(one.n) });
-  const heading = el("p", { class: "shown-kind" }, el("strong", { text: t(`sentences.${kind}`) }), ` · ${about}`);
+  const heading = el("p", { class: "shown-kind" }, el("strong", { text: kindText(found, kind, one) }), ` · ${about}`);
   const open = button(t("sentences.open"), () => openSentence(one.sentence, layer, head), { class: "link small" });
   if (found.family === "broad") {
     const canvas = el("canvas", {
@@ -60,7 +66,7 @@ function shownSentence(found, kind, layer, head) {
     return el("div", {}, heading, el("div", { class: "sample" }, canvas, el("div", {}, sentence, open)));
   }
   const choices = choicesOf(found, one, layer, head);
-  const alt = t("sentences.alt", { kind: t(`sentences.${kind}`), about, sentence: one.sentence.words.join(" ") });
+  const alt = t("sentences.alt", { kind: kindText(found, kind, one), about, sentence: one.sentence.words.join(" ") });
   const drawing = choiceDrawing(choices, alt);
   const frame = el("div", { class: "scroll", role: "group", tabindex: "0", "aria-label": alt }, drawing);
   const cut = choices.cut ? el("p", { class: "sentence small" }, word(one.sentence.words.join(" "))) : null;
@@ -214,7 +220,7 @@ function choiceTable(found, kinds, layer, head) {
     return arcs.map((arc) => {
       const own = links.filter((link) => [arc.from, arc.to].includes(link.from));
       return [
-        { text: t(`sentences.${kind}`) },
+        { text: kindText(found, kind, one) },
         { text: label(arc.from) },
         { text: label(arc.to) },
         numberCell(arc.weight, percent),
