@@ -312,7 +312,7 @@ def open_study(path: str | os.PathLike[str]) -> Study:
         ) from error
     found = tree.attrs.get("format")
     known = str(found).isdecimal()
-    if not known or int(found) > STUDY_FORMAT:
+    if not known or int(str(found)) > STUDY_FORMAT:
         raise InputError(
             explain(
                 "cannot read this study",

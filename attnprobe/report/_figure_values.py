@@ -94,8 +94,18 @@ class HeadValues:
         return pd.DataFrame({**columns, "n": self.count.ravel(), "unit": self.unit})
 
 
+def refuse_comparison(study: Study, figure: str) -> None:
+    """A comparison holds differences, under names that a study gives to the numbers themselves."""
+    if study.attributes.get("kind") == "comparison":
+        remedy = "Use figures.comparison(a, b) on the two studies, or write_report(comparison, path)"
+        raise InputError(
+            explain(f"cannot draw {figure}", expected="a study", got="a comparison of two studies", remedy=remedy)
+        )
+
+
 def part(study: Study, group: str, figure: str) -> xr.Dataset:
     """A group of the study; `InputError` with what to run where it is missing."""
+    refuse_comparison(study, figure)
     if group not in study:
         raise InputError(
             explain(
@@ -115,6 +125,7 @@ def table_of(study: Study, group: str) -> xr.Dataset:
 
 def values_of(study: Study, by: str, where: Mapping[str, Any], figure: str) -> HeadValues:
     """A metric, or the accuracy of a relation, for every head; `where` chooses a coordinate of each further dimension."""
+    refuse_comparison(study, figure)
     metrics = table_of(study, "metrics")
     relations = table_of(study, "relations")
     if by in metrics:

@@ -471,6 +471,12 @@ def test_every_study_is_drawn_or_says_why_not(name, recwarn):
     assert all(of_fonts(warning) for warning in recwarn)
 
 
+def test_a_comparison_is_refused_with_what_to_use():
+    for draw in (figures.atlas, figures.entropy_by_layer, figures.relation_bars):
+        with pytest.raises(InputError, match="got a comparison of two studies.*figures.comparison"):
+            draw(STUDIES["compared"]())
+
+
 def test_a_head_that_is_not_there_is_grey_and_has_a_dash():
     drawn = figures.atlas(STUDIES["encoder_decoder"](), labels=False)
     last = [text.get_text() for text in drawn.axes[0].texts if text.xy == (2, 3)]
