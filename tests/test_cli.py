@@ -122,6 +122,25 @@ def test_heads_takes_all_that_run_takes_by_name(attnprobe, corpus):
     assert study.attributes["sentences_kept"] == 1
 
 
+def test_compare_says_what_differs_and_writes_it(attnprobe):
+    asked = ("--metrics", "entropy,offset_argmax", "--relations", "dep:det", "--max-sentences", 60, "--totals")
+    assert attnprobe("heads", "minilm", "--out", "a.nc", *asked)[0] == 0
+    assert attnprobe("heads", "minilm", "--out", "b.nc", *asked, "--dtype", "float64")[0] == 0
+    code, out, err = attnprobe("compare", "a.nc", "b.nc", "--out", "c.nc", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["align"], told["gained"], told["lost"]) == ("index", [], [])
+    assert told["pairing"].startswith("paired over")
+    assert set(told["apart"]) == {"best", "entropy", "offset_argmax"}
+    assert told["apart"]["entropy"][1] == 72
+    found = open_study("c.nc")
+    assert float(abs(found["metrics"]["entropy"]).max()) < 1e-4
+    assert float(abs(found["best"]["difference"]).max()) < 1e-2
+    code, out, _ = attnprobe("compare", "a.nc", "b.nc", "--out", "c.nc")
+    assert f"the interval excludes 0 in {told['apart']['entropy'][0]} of 72" in out
+    assert "labels gained: none" in out
+
+
 def test_report_measures_what_its_page_is_better_for(attnprobe, corpus):
     def groups(*options):
         code, _, err = attnprobe(

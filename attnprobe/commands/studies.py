@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnprobe.models.load import Model
-    from attnprobe.records import Sentence
+    from attnprobe.records import Sentence, Study
 
 StudyOut = Annotated[Path, typer.Option("--out", help="Study file (netCDF-4) to write.")]
 
@@ -126,16 +126,38 @@ def compare(
         write_report(found, out, lang=lang)
     else:
         found.save(out)
-    told = {
-        "comparison": str(out.resolve()),
-        "align": found.attributes["align"],
-        "pairing": found.attributes["pairing"],
+    told = _compared(found, out)
+    if as_json:
+        print(json.dumps(told))
+        return
+    print(f"compared by {told['align']}, {told['pairing']}")
+    for name, (apart, cells) in told["apart"].items():
+        print(f"{name}: the interval excludes 0 in {apart} of {cells} (about one in twenty does by chance)")
+    for what in ("gained", "lost"):
+        print(f"labels {what}: {', '.join(told[what]) or 'none'}")
+    print(f"comparison: {told['comparison']}")
+
+
+def _compared(found: Study, out: Path) -> dict[str, Any]:
+    """What a comparison comes to: where it was written, how it was paired, how many cells differ, labels gained and lost."""
+    tables = {"best": found["best"]["difference"]} if "best" in found else {}
+    tables |= {
+        str(name): values for name, values in found["metrics"].data_vars.items() if "exclude_zero" in values.attrs
     }
-    print(
-        json.dumps(told)
-        if as_json
-        else f"compared by {told['align']}, {told['pairing']}\ncomparison: {told['comparison']}"
-    )
+    apart = {
+        name: [int(values.attrs[part]) for part in ("exclude_zero", "cells")]
+        for name, values in tables.items()
+        if not name.endswith(("_low", "_high"))
+    }
+    changes: dict[str, list[str]] = {"gained": [], "lost": []}
+    labels = found["labels"]["labels"] if "labels" in found else ()
+    for row in labels:
+        for one in row:
+            own = json.loads(str(one.values))
+            for what, names in changes.items():
+                names += [f"L{int(one['layer'])}H{int(one['head'])} {label['label']}" for label in own[what]]
+    how = {name: found.attributes[name] for name in ("align", "pairing")}
+    return {"comparison": str(out.resolve()), **how, "apart": apart, **changes}
 
 
 def _gathered(
