@@ -16,15 +16,20 @@ CLUSTERS, ROWS = 200, 100
 """Clusters, half of them of each split, and rows of each."""
 
 
-def labels_at(metric, place, value, *, select=None, rows=ROWS):
-    """Labels of one head whose metric is `value` at one place of its extra dimension, and 0 elsewhere, in every cluster of `report`."""
+def labels_at(metric, place, value, *, select=None, rows=ROWS, absent=()):
+    """Labels of one head whose metric is `value` at one place of its extra dimension, and 0 elsewhere, in every cluster of `report`.
+
+    At the places `absent` nothing was counted.
+    """
     split = np.arange(CLUSTERS) % 2
     wanted = np.where(split == 0, value if select is None else select, value)
     extra = METRICS[metric].extra
     shape = (CLUSTERS, 1, 1, *([len(extra[1])] if extra else []))
     y = np.zeros(shape)
     y[(slice(None), 0, 0, *([place] if extra else []))] = wanted * rows
-    sums = ShardSums({metric: by_split(y, np.full(shape, float(rows)), split)}, {}, (("encoder", 0, 1),))
+    n = np.full(shape, float(rows))
+    n[..., list(absent)] = 0.0
+    sums = ShardSums({metric: by_split(y, n, split)}, {}, (("encoder", 0, 1),))
     table = label_table(metric_tables(sums)[1], None, margin=MARGIN)
     return json.loads(str(table["labels"].values[0, 0]))
 
@@ -50,6 +55,13 @@ def test_a_label_begins_where_the_lower_bound_reaches_its_threshold(metric, plac
         assert told["labels"] == []
         assert (told["nearest_miss"]["family"], told["nearest_miss"]["label"]) == (family, label)
         assert told["nearest_miss"]["short_by"] == pytest.approx(threshold - told["nearest_miss"]["low"])
+
+
+def test_the_first_token_is_a_sink_where_it_is_no_special_token():
+    first, cls = (TARGETS.index(name) for name in ("first", "cls"))
+    [found] = labels_at("special_mass", first, 0.7, absent=[cls])["labels"]
+    assert (found["family"], found["label"]) == ("sink", "first token")
+    assert labels_at("special_mass", first, 0.7)["labels"] == []  # [CLS] is the first token, and has a label of its own
 
 
 def test_the_rule_must_hold_on_report():
