@@ -79,6 +79,9 @@ class HeadMetric:
     """Where the definition comes from."""
     extra: tuple[str, tuple[Any, ...]] | None = None
     """Name and coordinates of the extra dimension, such as ("offset", (-10, ..., 10))."""
+    pooled: Callable[..., Any] | None = None
+    """`Rows -> (total, n)`: what `function` gives, summed over the rows that are kept, and how many of them are defined, [batch head *extra]
+    (`n` may be the same for all heads, [batch 1 *extra]). Only where that is cheaper than pooling the values; None: they are pooled."""
 
     def __call__(self, rows: Any) -> Any:
         return self.function(rows)
@@ -123,6 +126,7 @@ def head_metric(
     limits: tuple[float | None, float | None],
     source: str,
     extra: tuple[str, tuple[Any, ...]] | None = None,
+    pooled: Callable[..., Any] | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., Any]], HeadMetric]:
     """Register a function `Rows -> [batch head query *extra]` as a head metric under its own name.
@@ -131,7 +135,7 @@ def head_metric(
     """
 
     def register(function: Callable[..., Any]) -> HeadMetric:
-        entry = HeadMetric(name or function.__name__, function, unit, limits, source, extra)
+        entry = HeadMetric(name or function.__name__, function, unit, limits, source, extra, pooled)
         METRICS.add(entry)
         return entry
 

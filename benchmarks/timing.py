@@ -5,7 +5,7 @@ Seconds on a shared machine mean little; the ratio of two things run in turns in
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,13 +45,16 @@ def ratio(thing: Callable[[], object], base: Callable[[], object], *, rounds: in
         ratios.append(spent[id(thing)] / spent[id(base)])
         own.append(spent[id(thing)] / 2)
         bare.append(spent[id(base)] / 2)
-    ordered = np.sort(ratios)
-    k = int(stats.binom.ppf(0.025, rounds, 0.5))
     return Ratio(
-        float(np.median(ordered)),
-        float(ordered[max(k - 1, 0)]),
-        float(ordered[min(rounds - k, rounds - 1)]),
+        float(np.median(ratios)),
+        *interval(ratios),
         rounds,
         float(np.median(own)),
         float(np.median(bare)),
     )
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of the median, from the order of the values."""
+    ordered, k = np.sort(values), int(stats.binom.ppf(0.025, len(values), 0.5))
+    return float(ordered[max(k - 1, 0)]), float(ordered[min(len(ordered) - k, len(ordered) - 1)])

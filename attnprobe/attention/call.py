@@ -5,13 +5,16 @@ These two records are the seam between capture and analysis. Nothing here comput
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class Role(IntEnum):
@@ -132,11 +135,38 @@ class Rows:
     entities: Int[Tensor, "batch key"] | None = None
     """Which mention of an entity each token belongs to, -1 where it is in none; None: not known."""
 
+    _here: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What metrics worked out of these rows."""
+    _tokens: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What metrics worked out of all but the pattern; the layers of a batch share it."""
+
+    def once(self, name: str, work_out: Callable[[], T], *, of_tokens: bool = False) -> T:
+        """What `work_out` gives, worked out by the first who asks for it by this name: several metrics may need the same.
+
+        `of_tokens`: it depends on all but the pattern, so that the next layers of the batch need not work it out again.
+
+        >>> rows = Rows(torch.eye(2)[None, None], torch.ones(1, 1, 2, 2, dtype=torch.bool), torch.arange(2),
+        ...     torch.zeros(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool))
+        >>> rows.once("top", lambda: rows.pattern.argmax(-1)) is rows.once("top", lambda: rows.pattern.argmax(-1))
+        True
+        """
+        known = self._tokens if of_tokens else self._here
+        if name not in known:
+            known[name] = work_out()
+        return known[name]
+
+    def with_pattern(self, pattern: Float[Tensor, "batch head query key"], **known: Any) -> Rows:
+        """The same rows in another layer; `known`: what is known of them already, by the names of `once`."""
+        rows = replace(self, pattern=pattern)
+        rows._here.update(known)
+        object.__setattr__(rows, "_tokens", self._tokens)
+        return rows
+
     @property
     def n_visible(self) -> Int[Tensor, " batch #head query"]:
-        return self.visible.sum(-1)
+        return self.once("n_visible", lambda: self.visible.sum(-1), of_tokens=True)
 
     @property
     def first(self) -> Int[Tensor, " batch"]:
         """Place of each sequence's first token that is not padding."""
-        return (self.roles != Role.PAD).to(torch.int8).argmax(-1)
+        return self.once("first", lambda: (self.roles != Role.PAD).to(torch.int8).argmax(-1), of_tokens=True)

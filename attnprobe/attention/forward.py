@@ -8,8 +8,10 @@ function nor `scaled_dot_product_attention`: a check that ran the code under tes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import EllipsisType
 from typing import Any
 
 import torch
@@ -17,11 +19,29 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall, Step
+from attnprobe.attention.measures import entropy_of
 from attnprobe.errors import InputError, explain
 
 HIDDEN_BELOW = -9e3
 """A bias at or below this hides its key. Models write -1e4, -1e9, finfo(dtype).min or -inf, in any dtype and with a position
 bias on top: bfloat16 makes -9984 of -1e4, and the minimum of float16 is -65504."""
+
+
+class Scratch:
+    """Memory that blocks of scores and weights take turns in: fresh pages cost a block as much as its exponentials.
+
+    What lies in it is gone with the next block.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, Tensor] = {}
+
+    def take(self, name: str, like: Tensor, shape: Sequence[int]) -> Tensor:
+        """A tensor of this shape, its contents arbitrary, in the dtype and on the device of `like`."""
+        n, held = math.prod(shape), self._held.get(name)
+        if held is None or held.numel() < n or held.dtype != like.dtype or held.device != like.device:
+            held = self._held[name] = like.new_empty(n)
+        return held[:n].view(*shape)
 
 
 def scores_of(call: AttentionCall, rows: slice | None = None) -> Float[Tensor, "batch head query key"]:
@@ -36,12 +56,16 @@ def scores_of(call: AttentionCall, rows: slice | None = None) -> Float[Tensor, "
     >>> scores_of(call)[0, 0].tolist()
     [[1.5, 0.0], [0.0, 1.5]]
     """
-    scores = _shared_product(_rows(call.q, rows), call.k.transpose(-1, -2)) * call.scale
-    if call.softcap is not None:
-        scores = torch.tanh(scores / call.softcap) * call.softcap
-    if call.bias is not None:
-        scores = scores + _rows(call.bias, rows)
-    return scores
+    return _scores(call, rows, None if call.bias is None else _rows(call.bias, rows))
+
+
+def _scores(call: AttentionCall, rows: slice | None, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    q, k = _rows(call.q, rows), call.k.transpose(-1, -2)
+    if call.softcap is None:
+        return _shared_product(q, k, call.scale, bias, out)
+    scores = _shared_product(q, k, call.scale, None, out)
+    scores = torch.tanh(scores / call.softcap) * call.softcap
+    return scores if bias is None else scores + bias
 
 
 def visible_of(call: AttentionCall, rows: slice | None = None) -> Bool[Tensor, "#batch #head query key"]:
@@ -54,11 +78,22 @@ def visible_of(call: AttentionCall, rows: slice | None = None) -> Bool[Tensor, "
     return torch.ones(1, 1, n_rows, call.k.shape[2], dtype=torch.bool, device=call.q.device)
 
 
-def pattern_of(call: AttentionCall, rows: slice | None = None) -> Float[Tensor, "batch head query key"]:
+def blind_rows(call: AttentionCall, rows: slice | None = None) -> Bool[Tensor, "#batch #head query 1"] | None:
+    """Which queries see no key; None where all see one. Asks the device, which waits for it."""
+    if call.bias is None and call.visible is None:
+        return None
+    blind = ~visible_of(call, rows).any(-1, keepdim=True)
+    return blind if blind.any() else None
+
+
+def pattern_of(
+    call: AttentionCall, rows: slice | None = None, *, blind: Tensor | EllipsisType | None = ...
+) -> Float[Tensor, "batch head query key"]:
     """Weights after the softmax: exp(score) / (sum over keys of exp(score) + exp(sink)), in the dtype of the call.
 
     Each in 0..1. A row sums to 1; to less where the family has sinks; to 0 (all weights 0) where the query sees no key, which
-    models treat in different ways: `replay` gives what eager attention does with it.
+    models treat in different ways: `replay` gives what eager attention does with it. `blind` is what `blind_rows` gives, for callers who
+    have it from another layer.
 
     >>> import torch
     >>> call = AttentionCall(0, "encoder", 0, 0, torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3),
@@ -71,10 +106,50 @@ def pattern_of(call: AttentionCall, rows: slice | None = None) -> Float[Tensor, 
         pattern = torch.softmax(scores, dim=-1)
     else:
         pattern = torch.softmax(_with_sinks(scores, call.sinks), dim=-1)[..., :-1]
-    if call.bias is None and call.visible is None:
-        return pattern
-    empty = ~visible_of(call, rows).any(-1, keepdim=True)
-    return pattern.masked_fill(empty, 0.0) if empty.any() else pattern
+    if isinstance(blind, EllipsisType):
+        blind = blind_rows(call, rows)
+    return pattern if blind is None else pattern.masked_fill(blind, 0.0)
+
+
+def pattern_and_entropy_of(
+    call: AttentionCall,
+    rows: slice | None = None,
+    *,
+    blind: Tensor | EllipsisType | None = ...,
+    scratch: Scratch | None = None,
+) -> tuple[Float[Tensor, "batch head query key"], Float[Tensor, "batch head query"]]:
+    """The pattern as `pattern_of` has it, and the entropy of its rows as `entropy_of` has it, in nats; NaN where the query sees no key.
+
+    The entropy comes from the scores s below the row's greatest: ln Z - sum of exp(s) s / Z, with Z the sum of exp(s); two terms that are
+    never negative, both 0 where one key takes everything. That saves the logarithm of every weight. Not for gradients: it works in place, in
+    `scratch` where that is given.
+
+    >>> import torch
+    >>> call = AttentionCall(0, "encoder", 0, 0, torch.zeros(1, 1, 1, 3), torch.zeros(1, 1, 4, 3), torch.zeros(1, 1, 4, 3),
+    ...     1.0, None, None, None, None, torch.zeros(1, 1, 1, 3))
+    >>> pattern, entropy = pattern_and_entropy_of(call)
+    >>> pattern.tolist(), round(entropy.item(), 4)
+    ([[[[0.25, 0.25, 0.25, 0.25]]]], 1.3863)
+    """
+    if isinstance(blind, EllipsisType):
+        blind = blind_rows(call, rows)
+    if call.sinks is not None:
+        pattern = pattern_of(call, rows, blind=blind)
+        return pattern, entropy_of(pattern)
+    scratch = Scratch() if scratch is None else scratch
+    shape = (*_rows(call.q, rows).shape[:3], call.k.shape[2])
+    bias = None
+    if call.bias is not None:  # -inf times a weight of 0 would be no number
+        bias = _rows(call.bias, rows).clamp_min(torch.finfo(call.bias.dtype).min / 4)
+    scores = _scores(call, rows, bias, scratch.take("scores", call.q, shape))
+    scores -= scores.amax(-1, keepdim=True)
+    pattern = torch.exp(scores, out=scratch.take("pattern", call.q, shape))
+    total = pattern.sum(-1, keepdim=True)
+    entropy = (torch.log(total) - scores.mul_(pattern).sum(-1, keepdim=True) / total)[..., 0]
+    pattern *= total.reciprocal()
+    if blind is not None:
+        pattern, entropy = pattern.masked_fill_(blind, 0.0), entropy.masked_fill(blind[..., 0], torch.nan)
+    return pattern, entropy
 
 
 def context_of(
@@ -219,15 +294,25 @@ def _rows(tensor: Tensor, rows: slice | None) -> Tensor:
 
 
 def _shared_product(
-    left: Float[Tensor, "batch head query inner"], right: Float[Tensor, "batch kv_head inner outer"]
+    left: Float[Tensor, "batch head query inner"],
+    right: Float[Tensor, "batch kv_head inner outer"],
+    scale: float = 1.0,
+    bias: Float[Tensor, "#batch #head #query #outer"] | None = None,
+    out: Float[Tensor, "batch head query outer"] | None = None,
 ) -> Float[Tensor, "batch head query outer"]:
-    """Product left @ right, where consecutive heads of `left` share a head of `right`, without repeating `right`."""
+    """Product left @ right * scale + bias, where consecutive heads of `left` share a head of `right`, without repeating `right`.
+
+    Scale and bias are part of the product: on their own each would read and write everything once more.
+    """
     batch, heads, n_rows, inner = left.shape
-    kv_heads = right.shape[1]
-    if heads == kv_heads:
-        return torch.matmul(left, right)
-    together = left.reshape(batch, kv_heads, heads // kv_heads * n_rows, inner)
-    return torch.matmul(together, right).reshape(batch, heads, n_rows, right.shape[-1])
+    kv_heads, outer = right.shape[1], right.shape[-1]
+    out = left.new_empty(batch, heads, n_rows, outer) if out is None else out
+    if bias is not None:
+        out.copy_(bias)
+    shape = (batch * kv_heads, heads // kv_heads * n_rows, outer)
+    left, right = left.reshape(*shape[:2], inner), right.reshape(shape[0], inner, outer)
+    out.view(shape).baddbmm_(left, right, beta=0 if bias is None else 1, alpha=scale)
+    return out
 
 
 def _with_sinks(

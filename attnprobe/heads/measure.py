@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall, Role, Rows
-from attnprobe.attention.forward import inputs_as, pattern_of
+from attnprobe.attention.forward import Scratch, blind_rows, inputs_as, pattern_and_entropy_of
 from attnprobe.heads.cases import Cases
 from attnprobe.heads.metrics import OFFSETS
+from attnprobe.heads.pooling import Pooled, pool
 from attnprobe.heads.prepared import Prepared, prepare
 from attnprobe.heads.tables import DIRECTIONS, SPLIT_NAMES, RelationSums, RivalSums, ShardSums, by_cluster, by_split
 from attnprobe.registry import HeadMetric
@@ -72,13 +73,17 @@ class ShardMeasurer:
         self.views = ("", "@removed") if without_sinks else ("",)
         self.extras = dict(extras or {})
         self.modules: list[tuple[str, int, int]] = []
-        self._sums: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        self._every_row = bool(self.extras) or any(scorer is not None for scorer in scorers.values())
+        self._pooled = Pooled(n_sentences)
+        self._scratch = Scratch()
+        self._of_tokens: dict[tuple[int, int, int, int], tuple[Tensor | None, Rows, Tensor | None]] = {}
         self._hits: dict[tuple[str, int], Tensor] = {}
         self._ties: dict[tuple[str, int], Tensor] = {}
         self._empty: dict[tuple[str, int], Tensor] = {}
 
     def start(self, prepared: Prepared) -> None:
         """A batch is about to run."""
+        self._of_tokens.clear()
         for scorer in self.scorers.values():
             if scorer is not None:
                 scorer.start(prepared)
@@ -96,11 +101,12 @@ class ShardMeasurer:
         batch, heads, n_rows, n_keys = call.q.shape[0], call.n_heads, call.q.shape[2], call.k.shape[2]
         n_words = 0 if prepared.to_words is None else prepared.to_words.shape[2]
         words = {name: call.q.new_zeros(batch, heads, n_words, n_words) for name in self._wanted_words()}
+        first, end = (0, n_rows) if self._every_row else _span(prepared, members)
         step = max(1, PART_ELEMENTS // (batch * heads * n_keys))
-        for start in range(0, n_rows, step):
-            rows = slice(start, min(start + step, n_rows))
-            pattern = pattern_of(call, rows) if call.pattern is None else call.pattern[:, :, rows]
-            seen = _rows(call, pattern, rows, prepared, members)
+        for start in range(first, end, step):
+            rows = slice(start, min(start + step, end))
+            seen = self._rows_of(call, rows, prepared, members)
+            pattern = seen.pattern
             self._add_metrics(seen, call.layer, prepared.members[members])
             for extra in self.extras.values():
                 extra.rows(call, seen, prepared, members)
@@ -121,23 +127,24 @@ class ShardMeasurer:
         needed = any(extra.needs_words for extra in self.extras.values())
         return [*names, "weights"] if needed and "weights" not in names else names
 
+    def _rows_of(self, call: AttentionCall, rows: slice, prepared: Prepared, members: slice) -> Rows:
+        """These rows. All but the pattern is the same in every layer with this mask, and worked out in the first."""
+        key = (id(call.visible), members.start, rows.start, rows.stop)
+        if key not in self._of_tokens:
+            # the mask is kept, so that no other gets its id
+            kept = (call.visible, _rows(call, rows, prepared, members), blind_rows(call, rows))
+            self._of_tokens[key] = kept
+        _, known, blind = self._of_tokens[key]
+        if call.pattern is not None:
+            return known.with_pattern(call.pattern[:, :, rows])
+        pattern, entropy = pattern_and_entropy_of(call, rows, blind=blind, scratch=self._scratch)
+        return known.with_pattern(pattern, entropy=entropy)
+
     def _add_metrics(self, rows: Rows, layer: int, places: Tensor) -> None:
         for view in self.views:
             seen = rows if not view else _without_sinks(rows)
             for metric in self.metrics:
-                values = metric(seen)
-                self._keep(metric.name + view, layer, values, rows.keep, places)
-
-    def _keep(self, name: str, layer: int, values: Tensor, keep: Tensor, places: Tensor) -> None:
-        kept = keep[:, None, :].reshape(keep.shape[0], 1, keep.shape[1], *[1] * (values.ndim - 3))
-        counted = kept & ~torch.isnan(values)
-        total, n = torch.where(counted, values, 0.0).sum(2), counted.sum(2, dtype=torch.float32)
-        if (name, layer) not in self._sums:
-            shape = (self.n_sentences, *total.shape[1:])
-            self._sums[name, layer] = (total.new_zeros(shape), n.new_zeros(shape))
-        sums, counts = self._sums[name, layer]
-        sums.index_add_(0, places, total)
-        counts.index_add_(0, places, n)
+                self._pooled.add(metric.name + view, layer, pool(metric, seen), places)
 
     def _add_cases(self, words: Tensor, scorer: str, layer: int, prepared: Prepared, members: slice) -> None:
         assert prepared.n_cases is not None
@@ -178,8 +185,7 @@ class ShardMeasurer:
 
     def of_sentences(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Sum of a metric over the rows of each sentence, and how many rows counted, [sentence layer head ...]."""
-        layers = range(len(self.modules))
-        y, n = (stack_layers([self._sums[name, layer][part].cpu().numpy() for layer in layers]) for part in (0, 1))
+        y, n = (stack_layers(tables) for tables in self._pooled.tables(name, len(self.modules)))
         return y, n
 
     def case_hits(self) -> np.ndarray:
@@ -273,19 +279,25 @@ def _sentence_parts(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]
         yield members, replace(call, **cut)
 
 
-def _rows(call: AttentionCall, pattern: Tensor, rows: slice, prepared: Prepared, members: slice) -> Rows:
-    index = torch.arange(rows.start, rows.stop, device=pattern.device)
-    visible = call.visible
+def _span(prepared: Prepared, members: slice) -> tuple[int, int]:
+    """From the first row that counts in any of these sentences to after the last."""
+    first, end = prepared.span[members].T
+    return int(first.min()), max(int(end.max()), int(first.min()) + 1)
+
+
+def _rows(call: AttentionCall, rows: slice, prepared: Prepared, members: slice) -> Rows:
+    """These rows of these sentences, the pattern still to come."""
+    index = torch.arange(rows.start, rows.stop, device=call.q.device)
+    visible, keep = call.visible, prepared.keep[members][:, rows]
     if visible is None:
         visible = prepared.real[members][:, None, None, :].expand(-1, 1, len(index), -1)
-        seeing = prepared.keep[members][:, rows]
     else:
-        visible = (visible if visible.shape[2] == 1 else visible[:, :, rows]).expand(
-            pattern.shape[0], -1, len(index), -1
-        )
-        seeing = prepared.keep[members][:, rows] & visible.any(-1).any(1)
+        visible = visible if visible.shape[2] == 1 else visible[:, :, rows]
+        visible = visible.expand(call.q.shape[0], -1, len(index), -1)
+        keep = keep & visible.any(-1).any(1)
     marks = [None if table is None else table[members] for table in (prepared.segments, prepared.entities)]
-    return Rows(pattern, visible, index, prepared.roles[members], seeing, *marks)
+    to_come = call.q.new_full((), torch.nan).expand(*call.q.shape[:2], len(index), call.k.shape[2])
+    return Rows(to_come, visible, index, prepared.roles[members], keep, *marks)
 
 
 def _without_sinks(rows: Rows) -> Rows:

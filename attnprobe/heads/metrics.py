@@ -47,7 +47,7 @@ def entropy(rows: Rows) -> Float[Tensor, "batch head query"]:
 
     0 exactly when one key takes everything, ln n when n visible keys share equally. NaN where the query sees nothing.
     """
-    return entropy_of(rows.pattern)
+    return _entropy(rows)
 
 
 @head_metric(unit="share", limits=(0.0, 1.0), source="entropy over its maximum, the log of the number of visible keys")
@@ -58,54 +58,112 @@ def entropy_normalised(rows: Rows) -> Float[Tensor, "batch head query"]:
     """
     n = rows.n_visible
     defined = torch.where(n > 1, 1.0 / torch.log(n.clamp_min(2).to(rows.pattern.dtype)), torch.nan)
-    return entropy_of(rows.pattern) * defined
+    return _entropy(rows) * defined
 
 
 @head_metric(unit="tokens", limits=(0.0, None), source="Vig and Belinkov 2019, section 4.2 (mean attention distance)")
 def distance(rows: Rows) -> Float[Tensor, "batch head query"]:
     """Mean absolute distance of the keys, weighted by attention: sum of p |key - query|, in tokens. NaN where nothing is seen."""
-    return _per_mass(rows, torch.einsum("bhqk,qk->bhq", rows.pattern, _offsets(rows).abs()))
+    return _per_mass(rows, (rows.pattern * _steps(rows).abs()).sum(-1))
 
 
 @head_metric(unit="tokens", limits=(None, None), source="signed form of the mean attention distance")
 def signed_distance(rows: Rows) -> Float[Tensor, "batch head query"]:
     """Mean signed distance, weighted by attention: sum of p (key - query), in tokens; negative looks back. NaN where nothing is seen."""
-    return _per_mass(rows, torch.einsum("bhqk,qk->bhq", rows.pattern, _offsets(rows)))
+    return _per_mass(rows, (rows.pattern * _steps(rows)).sum(-1))
 
 
-@head_metric(unit="share", limits=(0.0, 1.0), source="Clark et al. 2019, section 3.1", extra=("offset", OFFSETS))
+def _offset_mass(rows: Rows) -> tuple[Tensor, Tensor]:
+    counted, n = _counted_neighbours(rows)
+    place, _ = _neighbours(rows)
+    return (rows.pattern.gather(-1, place.expand(*rows.pattern.shape[:2], *place.shape)) * counted).sum(2), n
+
+
+@head_metric(
+    unit="share",
+    limits=(0.0, 1.0),
+    source="Clark et al. 2019, section 3.1",
+    extra=("offset", OFFSETS),
+    pooled=_offset_mass,
+)
 def offset_mass(rows: Rows) -> Float[Tensor, "batch head query offset"]:
     """Attention to the token at each fixed offset: p[query, query + offset], a share of the row.
 
     NaN where there is no such token, it is special or it may not be seen, so that a perfect head reads 1 whatever the sentence length.
     """
-    return _at_offsets(rows, rows.pattern)
+    place, defined = _neighbours(rows)
+    values = rows.pattern.gather(-1, place.expand(*rows.pattern.shape[:2], *place.shape))
+    return torch.where(defined, values, torch.nan)
 
 
-@head_metric(unit="share", limits=(0.0, 1.0), source="Voita et al. 2019, section 5.1", extra=("offset", OFFSETS))
+def _offset_argmax(rows: Rows) -> tuple[Tensor, Tensor]:
+    counted, n = _counted_neighbours(rows)
+    reach, none = OFFSETS[-1], counted.new_zeros(*counted.shape[:-1], 1)
+    # one column for each step from too far back to too far ahead, without weight at both ends and for the token itself
+    weights = torch.cat([none, counted[..., :reach], none, counted[..., reach:], none], -1)
+    column = (_top(rows) - rows.query_index).clamp(-reach - 1, reach + 1) + reach + 1
+    weight = weights.expand(*column.shape, -1).gather(-1, column[..., None])[..., 0]
+    hits = weight.new_zeros(*column.shape[:2], weights.shape[-1]).scatter_add_(-1, column, weight)
+    return torch.cat([hits[..., 1 : reach + 1], hits[..., reach + 2 : -1]], -1), n
+
+
+@head_metric(
+    unit="share",
+    limits=(0.0, 1.0),
+    source="Voita et al. 2019, section 5.1",
+    extra=("offset", OFFSETS),
+    pooled=_offset_argmax,
+)
 def offset_argmax(rows: Rows) -> Float[Tensor, "batch head query offset"]:
     """Whether the most attended key is the token at each fixed offset (1 or 0). Ties go to the lowest index. NaN as in `offset_mass`."""
-    top = rows.pattern.argmax(-1)
-    wanted = rows.query_index[:, None] + torch.tensor(OFFSETS, device=top.device)
-    return _where_neighbour(rows, (top[..., None] == wanted).to(rows.pattern.dtype))
+    wanted = rows.query_index[:, None] + torch.tensor(OFFSETS, device=rows.pattern.device)
+    hit = (_top(rows)[..., None] == wanted).to(rows.pattern.dtype)
+    return torch.where(_neighbours(rows)[1], hit, torch.nan)
 
 
-@head_metric(unit="share", limits=(0.0, 1.0), source="Clark et al. 2019, section 3.2", extra=("target", TARGETS))
+def _special_mass(rows: Rows) -> tuple[Tensor, Tensor]:
+    kept = _kept(rows)
+    received = torch.matmul(kept[:, :, None, :], rows.pattern)[:, :, 0]  # by each key, [batch head key]
+    total = torch.matmul(received, _target_keys(rows).to(kept.dtype))
+    total[..., TARGETS.index("self")] = (_self_mass(rows) * kept).sum(-1)
+    return total, _present(rows) * kept.sum(-1)[..., None]
+
+
+@head_metric(
+    unit="share",
+    limits=(0.0, 1.0),
+    source="Clark et al. 2019, section 3.2",
+    extra=("target", TARGETS),
+    pooled=_special_mass,
+)
 def special_mass(rows: Rows) -> Float[Tensor, "batch head query target"]:
     """Attention to each target of `TARGETS`: sum of p over its keys, a share of the row. NaN where the sequence has no such key."""
-    marks = _target_keys(rows)
-    mass = torch.matmul(rows.pattern, marks[:, None].to(rows.pattern.dtype))
-    return _with_self(rows, mass, _self_mass(rows), marks)
+    mass = torch.matmul(rows.pattern, _target_keys(rows)[:, None].to(rows.pattern.dtype))
+    return _with_self(rows, mass, _self_mass(rows))
 
 
-@head_metric(unit="share", limits=(0.0, 1.0), source="argmax form of special_mass", extra=("target", TARGETS))
+def _special_argmax(rows: Rows) -> tuple[Tensor, Tensor]:
+    top, kept = _top(rows), _kept(rows)
+    kept = kept.expand(top.shape)
+    received = kept.new_zeros(*top.shape[:2], rows.pattern.shape[-1]).scatter_add_(-1, top, kept)
+    total = torch.matmul(received, _target_keys(rows).to(kept.dtype))
+    total[..., TARGETS.index("self")] = ((top == rows.query_index) * kept).sum(-1)
+    return total, _present(rows) * kept.sum(-1)[..., None]
+
+
+@head_metric(
+    unit="share",
+    limits=(0.0, 1.0),
+    source="argmax form of special_mass",
+    extra=("target", TARGETS),
+    pooled=_special_argmax,
+)
 def special_argmax(rows: Rows) -> Float[Tensor, "batch head query target"]:
     """Whether the most attended key is one of each target's (1 or 0). Ties go to the lowest index. NaN as in `special_mass`."""
-    top = rows.pattern.argmax(-1)
-    marks = _target_keys(rows)
+    top, marks = _top(rows), _target_keys(rows)
     batch = torch.arange(len(marks), device=top.device)[:, None, None]
     hit = marks[batch, top].to(rows.pattern.dtype)
-    return _with_self(rows, hit, (top == rows.query_index).to(rows.pattern.dtype), marks)
+    return _with_self(rows, hit, (top == rows.query_index).to(rows.pattern.dtype))
 
 
 @head_metric(
@@ -167,9 +225,23 @@ def _marked_mass(rows: Rows, marked: Tensor) -> Tensor:
     return torch.einsum("bhqk,bqk->bhq", rows.pattern, marked.to(rows.pattern.dtype))
 
 
-def _offsets(rows: Rows) -> Float[Tensor, "query key"]:
-    keys = torch.arange(rows.pattern.shape[-1], device=rows.pattern.device)
-    return (keys[None, :] - rows.query_index[:, None]).to(rows.pattern.dtype)
+def _entropy(rows: Rows) -> Float[Tensor, "batch head query"]:
+    return rows.once("entropy", lambda: entropy_of(rows.pattern))
+
+
+def _top(rows: Rows) -> Tensor:
+    """The most attended key of each row; ties go to the lowest."""
+    return rows.once("top", lambda: rows.pattern.argmax(-1))
+
+
+def _steps(rows: Rows) -> Float[Tensor, "query key"]:
+    """Steps from query to key, in tokens."""
+
+    def work_out() -> Tensor:
+        keys = torch.arange(rows.pattern.shape[-1], device=rows.pattern.device)
+        return (keys[None, :] - rows.query_index[:, None]).to(rows.pattern.dtype)
+
+    return rows.once("steps", work_out, of_tokens=True)
 
 
 def _per_mass(rows: Rows, weighted: Tensor) -> Tensor:
@@ -177,31 +249,57 @@ def _per_mass(rows: Rows, weighted: Tensor) -> Tensor:
     return torch.where(rows.n_visible > 0, weighted, torch.nan)
 
 
-def _at_offsets(rows: Rows, pattern: Tensor) -> Tensor:
-    """`pattern[query, query + offset]` for every offset, NaN where there is no ordinary token."""
-    wanted = rows.query_index[:, None] + torch.tensor(OFFSETS, device=pattern.device)
-    inside = wanted.clamp(0, pattern.shape[-1] - 1)
-    return _where_neighbour(rows, pattern.gather(-1, inside.expand(*pattern.shape[:2], *inside.shape)))
+def _kept(rows: Rows) -> Float[Tensor, " batch #head query"]:
+    """1 for rows that count and see something, else 0."""
+    return rows.once("kept", lambda: (rows.keep[:, None] & (rows.n_visible > 0)).to(rows.pattern.dtype), of_tokens=True)
 
 
-def _where_neighbour(rows: Rows, values: Tensor) -> Tensor:
-    """`values` where the token at each offset exists, is ordinary and visible; else NaN."""
-    n_keys = rows.pattern.shape[-1]
-    wanted = rows.query_index[:, None] + torch.tensor(OFFSETS, device=values.device)
-    inside = wanted.clamp(0, n_keys - 1)
-    ordinary = (rows.roles <= Role.PUNCT)[:, inside]
-    seen = rows.visible.gather(-1, inside.expand(*rows.visible.shape[:2], *inside.shape))
-    defined = ((wanted >= 0) & (wanted < n_keys) & ordinary)[:, None] & seen
-    return torch.where(defined, values, torch.nan)
+def _neighbours(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Place of the token at each offset [query offset], and whether it exists, is ordinary and visible [batch #head query offset]."""
+
+    def work_out() -> tuple[Tensor, Tensor]:
+        n_keys = rows.pattern.shape[-1]
+        wanted = rows.query_index[:, None] + torch.tensor(OFFSETS, device=rows.pattern.device)
+        place = wanted.clamp(0, n_keys - 1)
+        ordinary = (rows.roles <= Role.PUNCT)[:, place]
+        seen = rows.visible.gather(-1, place.expand(*rows.visible.shape[:2], *place.shape))
+        return place, ((wanted >= 0) & (wanted < n_keys) & ordinary)[:, None] & seen
+
+    return rows.once("neighbours", work_out, of_tokens=True)
+
+
+def _counted_neighbours(rows: Rows) -> tuple[Tensor, Tensor]:
+    """1 where a row counts and has a neighbour [batch #head query offset], and the sum over rows."""
+
+    def work_out() -> tuple[Tensor, Tensor]:
+        counted = (_neighbours(rows)[1] & rows.keep[:, None, :, None]).to(rows.pattern.dtype)
+        return counted, counted.sum(2)
+
+    return rows.once("counted_neighbours", work_out, of_tokens=True)
 
 
 def _target_keys(rows: Rows) -> Tensor:
     """Which keys belong to each target but `self`, bool [batch key target]; the place of `self` is left empty."""
-    marks = torch.zeros(*rows.roles.shape, len(TARGETS), dtype=torch.bool, device=rows.roles.device)
-    marks[torch.arange(len(marks), device=marks.device), rows.first, TARGETS.index("first")] = True
-    for name, role in (("cls", Role.CLS), ("sep", Role.SEP), ("punct", Role.PUNCT)):
-        marks[..., TARGETS.index(name)] = rows.roles == role
-    return marks
+
+    def work_out() -> Tensor:
+        marks = torch.zeros(*rows.roles.shape, len(TARGETS), dtype=torch.bool, device=rows.roles.device)
+        marks[torch.arange(len(marks), device=marks.device), rows.first, TARGETS.index("first")] = True
+        for name, role in (("cls", Role.CLS), ("sep", Role.SEP), ("punct", Role.PUNCT)):
+            marks[..., TARGETS.index(name)] = rows.roles == role
+        return marks
+
+    return rows.once("target_keys", work_out, of_tokens=True)
+
+
+def _present(rows: Rows) -> Tensor:
+    """Which targets the sequence has, bool [batch 1 target]."""
+
+    def work_out() -> Tensor:
+        present = _target_keys(rows).any(1)[:, None]
+        present[..., TARGETS.index("self")] = True
+        return present
+
+    return rows.once("present", work_out, of_tokens=True)
 
 
 def _self_mass(rows: Rows) -> Tensor:
@@ -209,9 +307,7 @@ def _self_mass(rows: Rows) -> Tensor:
     return rows.pattern.gather(-1, index).squeeze(-1)
 
 
-def _with_self(rows: Rows, values: Tensor, own: Tensor, marks: Tensor) -> Tensor:
-    present = marks.any(1)[:, None, None, :].expand(values.shape).clone()
-    present[..., TARGETS.index("self")] = True
-    values = values.clone()
+def _with_self(rows: Rows, values: Tensor, own: Tensor) -> Tensor:
+    """`values` with the target `self` filled in, NaN where the sequence has no such target or the row sees nothing."""
     values[..., TARGETS.index("self")] = own
-    return torch.where(present & (rows.n_visible > 0)[..., None], values, torch.nan)
+    return torch.where(_present(rows)[:, :, None] & (rows.n_visible > 0)[..., None], values, torch.nan)

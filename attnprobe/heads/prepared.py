@@ -31,6 +31,8 @@ class Prepared:
     """False at padding, bool [batch key]."""
     members: Tensor
     """Places of the batch's sentences in the shard, [batch]."""
+    span: np.ndarray
+    """First row of each sentence that counts, and the one after its last, [batch 2]; (0, 0) where none does."""
     to_words: Tensor | None
     """1 where a key token belongs to a word, [batch key word]; None where no relation is asked for."""
     from_words: Tensor | None
@@ -67,11 +69,17 @@ def prepare(
         roles <= Role.PUNCT,
         roles != Role.PAD,
         torch.tensor(list(members), device=device),
+        _span(batch.roles <= Role.PUNCT),
         **words,
         segments=_of_tokens(batch, _segments_of, device) if pairs else None,
         entities=_of_tokens(batch, entities_of, device) if entities else None,
         sentences=batch.sentences,
     )
+
+
+def _span(keep: np.ndarray) -> np.ndarray:
+    end = keep.shape[1] - keep[:, ::-1].argmax(1)
+    return np.stack([keep.argmax(1), np.where(keep.any(1), end, 0)], 1)
 
 
 def _of_tokens(batch: Batch, of_words: Callable[[Sentence], np.ndarray], device: torch.device) -> Tensor:

@@ -5,7 +5,6 @@ Texts and sentences are encoded in `texts.py`.
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,16 +89,15 @@ def show_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
 
 def accepted_inputs(model: Model) -> set[str]:
     """Names of inputs the model's forward takes; tokenizers give token types also for models that have none."""
-    parameters = inspect.signature(model.backbone.forward).parameters.values()
-    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return {p.name for p in model.forward_parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def _passed_on(model: Model) -> set[str]:
     """Names that the model's forward hands on without naming them itself."""
     from transformers.utils import TransformersKwargs
 
-    parameters = inspect.signature(model.backbone.forward).parameters.values()
-    return set(TransformersKwargs.__annotations__) if any(p.kind == p.VAR_KEYWORD for p in parameters) else set()
+    passes_on = any(p.kind == p.VAR_KEYWORD for p in model.forward_parameters)
+    return set(TransformersKwargs.__annotations__) if passes_on else set()
 
 
 def forward_inputs(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:

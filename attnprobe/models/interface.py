@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 from torch import Tensor, nn
@@ -54,8 +54,13 @@ class Pending:
 
     def named(self) -> dict[str, Any]:
         """All arguments after the values by name."""
-        names = list(inspect.signature(self.function).parameters)[4:]
-        return {**dict(zip(names, self.rest, strict=False)), **self.options}
+        return {**dict(zip(_names(self.function)[4:], self.rest, strict=False)), **self.options}
+
+
+@lru_cache(maxsize=64)
+def _names(function: Callable[..., Result]) -> tuple[str, ...]:
+    """Names of the arguments of an attention function; reading a signature costs as much as a short product."""
+    return tuple(inspect.signature(function).parameters)
 
 
 @dataclass(frozen=True)
@@ -220,7 +225,7 @@ def raw_call(call: Pending, result: Result) -> RawCall:
         q=call.q.detach(),
         k=call.k.detach(),
         v=call.v.detach(),
-        mask=None if mask is None else mask.detach(),
+        mask=mask.detach() if mask is not None and mask.requires_grad else mask,  # else the very mask: layers share it
         scaling=float(call.q.shape[-1] ** -0.5 if scaling is None else scaling),
         softcap=options.get("softcap"),
         sinks=None if sinks is None else sinks.detach(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -64,6 +65,11 @@ class Model:
         """The model without its task head: attention is the same, the vocabulary projection is saved."""
         base = getattr(self.module, "base_model", self.module)
         return base if isinstance(base, nn.Module) else self.module
+
+    @cached_property
+    def forward_parameters(self) -> tuple[inspect.Parameter, ...]:
+        """What the backbone's forward takes; reading a signature costs as much as a small layer."""
+        return tuple(inspect.signature(self.backbone.forward).parameters.values())
 
     @cached_property
     def max_length(self) -> int | None:

@@ -14,6 +14,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward as 
 
 from attnprobe.attention import (
     context_of,
+    entropy_of,
     inputs_as,
     iter_row_blocks,
     pattern_of,
@@ -22,6 +23,7 @@ from attnprobe.attention import (
     scores_of,
     visible_of,
 )
+from attnprobe.attention.forward import Scratch, pattern_and_entropy_of
 from attnprobe.errors import InputError
 from tests.attention.calls import causal_bias, make_call, padding_bias
 from tests.oracles import attention_core as oracle
@@ -75,6 +77,26 @@ def test_blocks_of_rows_cover_the_whole(draw, kv_heads, max_elements):
     torch.testing.assert_close(torch.cat([pattern_of(call, b) for b in blocks], 2), whole_pattern, **CLOSE)
     torch.testing.assert_close(torch.cat([context_of(call, rows=b) for b in blocks], 2), whole_context, **CLOSE)
     torch.testing.assert_close(torch.cat([recompute(call, rows=b)[1] for b in blocks], 2), whole_context, **CLOSE)
+
+
+@pytest.mark.parametrize("value", [None, -torch.inf])
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"sinks": True}], ids=str)
+def test_pattern_and_entropy_in_one_pass_are_those_of_two(draw, options, value):
+    """Hidden keys, a row that sees nothing, a row that is one-hot; memory used again for blocks of other sizes."""
+    q, k, v = sharp(draw, 5)
+    q[0, 0, 3] *= 1e6  # one key takes everything
+    bias = padding_bias([13, 5, 2], KEYS, torch.float64, value).expand(BATCH, 1, QUERIES, KEYS).clone()
+    bias[1, :, 4] = torch.finfo(torch.float64).min if value is None else value
+    options = {**options, "sinks": draw(HEADS)} if options.get("sinks") else options
+    call = make_call(q, k, v, bias=bias, visible=bias > -1e3, **options)
+    scratch = Scratch()
+    for block in (slice(0, 5), slice(5, 6), slice(0, QUERIES)):
+        pattern, entropy = pattern_and_entropy_of(call, block, scratch=scratch)
+        torch.testing.assert_close(pattern, pattern_of(call, block), **CLOSE)
+        torch.testing.assert_close(entropy, entropy_of(pattern_of(call, block)), equal_nan=True, **CLOSE)
+    assert bool(entropy[1, :, 4].isnan().all())
+    assert int(entropy.isnan().sum()) == HEADS
+    assert options or entropy[0, 0, 3] == 0
 
 
 def test_a_bias_of_one_query_row_holds_for_all_blocks(draw):

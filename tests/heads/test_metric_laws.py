@@ -88,6 +88,19 @@ def test_leaves_its_input_alone(metric, rows):
     assert torch.equal(rows.roles, before[2])
 
 
+@pytest.mark.parametrize("metric", [m for m in METRICS if m.pooled is not None], ids=lambda metric: metric.name)
+@pytest.mark.parametrize("per_head", [False, True])
+def test_pooled_sums_are_those_of_the_values(metric, rows, per_head):
+    if per_head:  # keys that only some heads may see
+        visible = rows.visible.expand(BATCH, HEADS, KEYS, KEYS).clone()
+        visible[0, 1, 4:9, 3:9] = visible[1, 2, 4] = False
+        rows = replace(rows, visible=visible)
+    values, keep = metric(rows), rows.keep[:, None, :, None]
+    total, n = metric.pooled(rows)
+    torch.testing.assert_close(total, torch.where(keep, values, 0.0).nansum(2))
+    torch.testing.assert_close(n.expand(total.shape), (keep & ~values.isnan()).sum(2).to(n.dtype))
+
+
 @EVERY
 def test_more_padding_changes_nothing(metric, rows):
     padded = replace(
@@ -227,3 +240,17 @@ def test_segments_of_a_pair_leave_to_special_tokens_what_those_take():
     assert bool(values[[0, 2, 5]].isnan().all())
     alone = METRICS["segment_mass"](replace(rows, segments=segments.clamp(max=0)))
     assert bool(alone.isnan().all())
+
+
+def test_what_is_worked_out_of_tokens_goes_with_the_layers_and_not_with_other_tokens(rows):
+    METRICS["distance"](rows)
+    METRICS["entropy"](rows)
+    other = rows.with_pattern(rows.pattern.flip(1))
+    asked = []
+    rows.once("n_visible", lambda: asked.append("again"), of_tokens=True)
+    other.once("n_visible", lambda: asked.append("again"), of_tokens=True)
+    assert not asked
+    torch.testing.assert_close(METRICS["entropy"](other), METRICS["entropy"](rows).flip(1), equal_nan=True)
+    assert bool((METRICS["entropy"](rows.with_pattern(rows.pattern, entropy=torch.ones(1))) == 1).all())
+    blind = replace(rows, visible=torch.zeros_like(rows.visible))
+    assert bool(METRICS["distance"](blind).isnan().all())
