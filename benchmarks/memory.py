@@ -71,7 +71,10 @@ def _measure(what: str, model: attnprobe.Model, sentences: object) -> None:
         study = attnprobe.run(model, sentences)
     tokens = int(study.tree.attrs["tokens"])
     spent = time.process_time() - start
-    print(f"{what}, {tokens} tokens: peak {_peak():.0f} MB, {before:.0f} MB with the model loaded; {spent:.0f} s CPU", flush=True)
+    print(
+        f"{what}, {tokens} tokens: peak {_peak():.0f} MB, {before:.0f} MB with the model loaded; {spent:.0f} s CPU",
+        flush=True,
+    )
 
 
 def _peak() -> float:

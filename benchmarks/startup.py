@@ -42,10 +42,14 @@ def main() -> None:
     cpu, clock = ({name: np.array(found)[:, part] for name, found in spent.items()} for part in (0, 1))
     for name in RUNS:
         over = np.median(cpu[name] - cpu["bare interpreter"])
-        print(f"{name:30} {np.median(cpu[name]):6.2f} s CPU, {over:6.2f} s over bare; {np.median(clock[name]):6.2f} s on the clock")
+        print(
+            f"{name:30} {np.median(cpu[name]):6.2f} s CPU, {over:6.2f} s over bare; {np.median(clock[name]):6.2f} s on the clock"
+        )
     ratios = cpu["attnprobe verify minilm"] / cpu["... and load the weights"]
     low, high = interval(ratios)
-    print(f"verify minilm over loading alone: {np.median(ratios):.2f} [{low:.2f}, {high:.2f}] ({options.rounds} rounds)")
+    print(
+        f"verify minilm over loading alone: {np.median(ratios):.2f} [{low:.2f}, {high:.2f}] ({options.rounds} rounds)"
+    )
 
 
 def _run(arguments: list[str]) -> tuple[float, float]:

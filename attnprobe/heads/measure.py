@@ -7,7 +7,7 @@ sentence's query rows. Nothing of size layer x head x query x key outlives its p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -180,13 +180,17 @@ class ShardMeasurer:
         return ShardSums(metrics, relations, tuple(self.modules), extras=extras)
 
     def _metric_sums(self, name: str, starts: np.ndarray, split: np.ndarray) -> RatioSums:
-        y, n = self.of_sentences(name)
-        return by_split(by_cluster(y, starts), by_cluster(n, starts), split)
+        """Layer by layer: the sums of squares over clusters of all layers at once would be the most memory of a run."""
+        layers = [
+            by_split(by_cluster(y, starts), by_cluster(n, starts), split)
+            for y, n in (self._pooled.table(name, layer) for layer in range(len(self.modules)))
+        ]
+        return RatioSums(*(stack_layers([getattr(part, f.name) for part in layers]) for f in fields(RatioSums)))
 
     def of_sentences(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Sum of a metric over the rows of each sentence, and how many rows counted, [sentence layer head ...]."""
-        y, n = (stack_layers(tables) for tables in self._pooled.tables(name, len(self.modules)))
-        return y, n
+        found = [self._pooled.table(name, layer) for layer in range(len(self.modules))]
+        return stack_layers([y for y, _ in found]), stack_layers([n for _, n in found])
 
     def case_hits(self) -> np.ndarray:
         """Whether each case was answered rightly, bool [case scorer direction layer head]."""

@@ -36,7 +36,7 @@ class Pooled:
         for table, part in zip(self._tables[name, layer], found, strict=True):
             table.index_add_(0, places, part.to(table.dtype))
 
-    def tables(self, name: str, n_layers: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Sums and counts of each layer, [sentence head *extra]."""
-        found = [[part.cpu().numpy() for part in self._tables[name, layer]] for layer in range(n_layers)]
-        return [y for y, _ in found], [np.broadcast_to(n, y.shape) for y, n in found]
+    def table(self, name: str, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sums and counts of one layer, [sentence head *extra]."""
+        y, n = (part.cpu().numpy() for part in self._tables[name, layer])
+        return y, np.broadcast_to(n, y.shape)
