@@ -45,39 +45,41 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = attnprobe.load("minilm", attn="sdpa")
-    sentences = list(_long(8)) if options.what == "long" else list(read_corpus(options.corpus))[: options.sentences]
+    sentences = (
+        list(long_sentences(8)) if options.what == "long" else list(read_corpus(options.corpus))[: options.sentences]
+    )
     if options.what == "usual":  # the same sentences for both
         sentences = [s for s in sentences if len(model.tokenizer(" ".join(s.words))["input_ids"]) <= USUAL_LENGTH]
     plan = PlanOptions(batch_tokens=8 * 512) if options.what == "long" else PlanOptions()
     shards = list(shards_of(model, sentences, Options((), (), plan=plan), Drops()))
-    inputs = list(_inputs(model, shards))
+    inputs = list(batches_of(model, shards))
     tokens = sum(batch["input_ids"].numel() for batch in inputs)
     print(
         f"{sum(len(m) for _, m in shards)} sentences, {len(inputs)} batches, {tokens} tokens, {options.threads} thread(s)"
     )
-    measured = partial(_measured, model, shards)
+    chosen = partial(measured, model, shards)
     if options.what == "usual":
-        found = ratio(_usual(sentences), partial(measured, Options(PASS, ())), rounds=options.rounds)
+        found = ratio(_usual(sentences), partial(chosen, Options(PASS, ())), rounds=options.rounds)
         print(f"{'output_attentions over the metrics pass':40} {found}")
         return
     things = [
         ("capture of q, k, v, context", partial(_captured, model, inputs)),
-        ("metrics pass", partial(measured, Options(PASS, ()))),
-        ("all metrics", partial(measured, Options(default_metrics(), ()))),
-        ("all metrics and dep, udep relations", partial(measured, Options(default_metrics(), DEFAULT_RELATIONS))),
+        ("metrics pass", partial(chosen, Options(PASS, ()))),
+        ("all metrics", partial(chosen, Options(default_metrics(), ()))),
+        ("all metrics and dep, udep relations", partial(chosen, Options(default_metrics(), DEFAULT_RELATIONS))),
     ]
     for name, thing in things:
-        print(f"{name:40} {ratio(thing, partial(_bare, model, inputs), rounds=options.rounds)}", flush=True)
+        print(f"{name:40} {ratio(thing, partial(bare, model, inputs), rounds=options.rounds)}", flush=True)
 
 
-def _inputs(model: attnprobe.Model, shards: list[Job]) -> Iterator[dict[str, torch.Tensor]]:
+def batches_of(model: attnprobe.Model, shards: list[Job]) -> Iterator[dict[str, torch.Tensor]]:
     for shard, members in shards:
         for batch in shard.batches:
             collated = padded(model, [members[place] for place in batch])
             yield inputs_for(model, prepare(collated, batch, None, model.device))
 
 
-def _bare(model: attnprobe.Model, inputs: list[dict[str, torch.Tensor]]) -> None:
+def bare(model: attnprobe.Model, inputs: list[dict[str, torch.Tensor]]) -> None:
     with torch.no_grad():
         for batch in inputs:
             model.backbone(**batch)
@@ -88,17 +90,17 @@ def _captured(model: attnprobe.Model, inputs: list[dict[str, torch.Tensor]]) -> 
         run_forward(model, from_model_inputs(model, batch, describe=False), lambda call: None)
 
 
-def _measured(model: attnprobe.Model, shards: list[Job], chosen: Options) -> None:
+def measured(model: attnprobe.Model, shards: list[Job], chosen: Options) -> None:
     for shard, members in shards:
         measure_shard(model, shard, members, chosen)
 
 
-def _long(n: int) -> Iterator[Sentence]:
-    """Sentences of 510 one-piece words, so of 512 tokens; each word's head is the word before."""
-    words = ("time", "people", "water", "house", "light", "music", "story") * 73
+def long_sentences(n: int, tokens: int = 512) -> Iterator[Sentence]:
+    """Sentences of one-piece words, two fewer than the tokens; each word's head is the word before."""
+    words = ("time", "people", "water", "house", "light", "music", "story") * 80
     for number in range(n):
-        relations = ("root", *["dep"] * 509)
-        yield Sentence(f"long-{number}", words[number:][:510], heads=tuple(range(510)), deprels=relations)
+        own = words[number % 7 :][: tokens - 2]
+        yield Sentence(f"long-{number}", own, heads=tuple(range(len(own))), deprels=("root", *["dep"] * (len(own) - 1)))
 
 
 def _usual(sentences: list[Sentence]) -> Thing:
