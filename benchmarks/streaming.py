@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("what", choices=("corpus", "long", "usual"))
     parser.add_argument("corpus", nargs="?", default=str(path("bundled")))
     parser.add_argument("--sentences", type=int, default=None)
+    parser.add_argument("--row", help="only rows whose name holds this")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -62,13 +63,17 @@ def main() -> None:
         found = ratio(_usual(sentences), partial(chosen, Options(PASS, ())), rounds=options.rounds)
         print(f"{'output_attentions over the metrics pass':40} {found}")
         return
+    norms = Options(default_metrics(), DEFAULT_RELATIONS, ("weights", "norms"))
     things = [
         ("capture of q, k, v, context", partial(_captured, model, inputs)),
         ("metrics pass", partial(chosen, Options(PASS, ()))),
         ("all metrics", partial(chosen, Options(default_metrics(), ()))),
         ("all metrics and dep, udep relations", partial(chosen, Options(default_metrics(), DEFAULT_RELATIONS))),
+        ("these, and the relations by norms too", partial(chosen, norms)),
     ]
     for name, thing in things:
+        if options.row and options.row not in name:
+            continue
         print(f"{name:40} {ratio(thing, partial(bare, model, inputs), rounds=options.rounds)}", flush=True)
 
 
