@@ -168,6 +168,8 @@ class Verification:
     """Largest |score| before the softmax, over visible keys."""
     ok: bool
     notes: tuple[str, ...] = ()
+    bias_max_abs: np.ndarray | None = None
+    """Largest |position bias that the model added - that of its family's formula|; NaN where the family has no formula."""
 
     @property
     def n_layers(self) -> int:

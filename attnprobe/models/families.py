@@ -48,6 +48,8 @@ class Family:
     projections: Projections | None = None
     block: BlockParts | None = None
     """None where the block is not of the kind `EncoderBlock` builds (a gated feed-forward, parallel branches)."""
+    bias: str | None = None
+    """Name of the formula in `biases.py` that its position bias must follow; None: no position bias, or it is not checked."""
     by_hooks: bool = False
     """Whether q and k enter the product as the projections give them, so that hooks see what the product sees."""
 
@@ -83,6 +85,12 @@ FAMILIES: dict[str, Family] = {
         Projections("q_proj", "k_proj", "v_proj", "o_proj"),
         BlockParts("^layernorm_before", "^mlp.fc1", "^mlp.fc2", "^layernorm_after", "hidden_act", pre_norm=True),
     ),
+    "deberta": Family(bias="disentangled"),
+    "deberta-v2": Family(bias="disentangled"),
+    "mpnet": Family(bias="buckets"),
+    "xlnet": Family(bias="transformer-xl"),
+    "bloom": Family(bias="alibi"),
+    "mpt": Family(bias="alibi"),
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,

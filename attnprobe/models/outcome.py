@@ -26,6 +26,7 @@ class LayerCheck:
     rows_checked: int
     rows_excluded: int
     max_score: float
+    bias_max_abs: float = float("nan")
     problems: tuple[str, ...] = ()
     """What is wrong beside the differences above."""
 
@@ -88,7 +89,7 @@ def merge(verifications: Iterable[Verification]) -> Verification:
         worst = share.argmax(0)[None]
         merged[f"{what}_max_abs"] = np.take_along_axis(off, worst, 0)[0]
         merged[f"{what}_tolerance"] = np.take_along_axis(limit, worst, 0)[0]
-    for name in ("row_sum_max_error", "max_score"):
+    for name in ("row_sum_max_error", "max_score", "bias_max_abs"):
         merged[name] = np.fmax.reduce([getattr(part, name) for part in parts])
     return replace(
         parts[0],

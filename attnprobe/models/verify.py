@@ -13,6 +13,7 @@ Where the model runs an attention function that reports no pattern (sdpa), its p
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from attnprobe.attention.call import AttentionCall
 from attnprobe.attention.forward import recompute, replay, scores_of, visible_of
 from attnprobe.errors import InputError
 from attnprobe.models import scope
+from attnprobe.models.biases import bias_error
 from attnprobe.models.capture import ModelLike, as_model, captured, inputs_of, run_forward
 from attnprobe.models.captured import Capture, real_rows
 from attnprobe.models.inputs import Encoded, from_model_inputs
@@ -116,10 +118,29 @@ def _verify_batch(model: Model, encoded: Encoded, route: str) -> Verification:
     # which a module may go on with (an activation, a gate) before it projects
     fed = {layer: x for layer, x in watch.fed.items() if seen.routes.get(layer) == scope.INTERFACE}
     checks = [
-        check_layer(call, other, real_rows(taken.encoded, call), fed.get(call.layer))
+        _with_bias(
+            model, call, watch, check_layer(call, other, real_rows(taken.encoded, call), fed.get(call.layer)), encoded
+        )
         for call, other in zip(calls, twin, strict=True)
     ]
     return summarise(taken, checks, note)
+
+
+def _with_bias(model: Model, call: AttentionCall, watch: Watch, check: LayerCheck, encoded: Encoded) -> LayerCheck:
+    """The position bias held against the family's formula, where it has one; half precision is rounded too much for it."""
+    if coarsest(call) in HALF:
+        return check
+    off = bias_error(model.module, call, watch.given.get(call.layer), _rows_of(call, real_rows(encoded, call)))
+    problems = check.problems
+    if off > check.pattern_tolerance:
+        problems += (f"the position bias is not what its formula gives (off by {off:.1e})",)
+    return replace(check, bias_max_abs=off, problems=problems)
+
+
+def _rows_of(call: AttentionCall, real: Tensor | None) -> Tensor:
+    """Rows that are compared, [batch head query]: those that see something and are no padding."""
+    seeing = visible_of(call).any(-1).expand(call.q.shape[0], call.q.shape[1], call.q.shape[2])
+    return seeing if real is None else seeing & real.to(seeing.device)[:, None, :]
 
 
 def _probe(model: Model) -> Encoded:
@@ -160,8 +181,7 @@ def check_layer(
     `twin` is the call whose pattern the model reported (the call itself under eager), None where there is none; `real` marks
     query positions that are not padding; `fed` is what the output projection was given, [batch query head*dim].
     """
-    seeing = visible_of(call).any(-1).expand(call.q.shape[0], call.q.shape[1], call.q.shape[2])
-    rows = seeing if real is None else seeing & real.to(seeing.device)[:, None, :]
+    rows = _rows_of(call, real)
     pattern, context = recompute(call)
     tolerances = tolerances_of(call, rows)
     pattern_error = row_sum = float("nan")
@@ -169,7 +189,7 @@ def check_layer(
     if twin is not None and twin.pattern is not None:
         bitwise, replayed = _replay(twin, rows)
         # float64 is no yardstick for half-precision scores: the model's own rounding is the larger error
-        pattern_error = _worst((replayed if call.q.dtype in HALF else pattern) - twin.pattern, rows)
+        pattern_error = _worst((replayed if coarsest(call) in HALF else pattern) - twin.pattern, rows)
         row_sum = _worst(twin.pattern.sum(-1, dtype=pattern.dtype) - pattern.sum(-1), rows)
         problems += _pattern_problems(twin, rows, row_sum)
     if call.pattern_source == "recomputed" and call.pattern is not None:
@@ -190,6 +210,11 @@ def check_layer(
     )
 
 
+def coarsest(call: AttentionCall) -> torch.dtype:
+    """The dtype with the largest rounding that a call goes through: families that upcast q and k cast the pattern back to that of v."""
+    return call.v.dtype if call.v.dtype in HALF else call.q.dtype
+
+
 def tolerances_of(call: AttentionCall, rows: Bool[Tensor, "batch head query"]) -> tuple[float, float, float]:
     """Tolerance of pattern and of context, and the largest |score| over visible keys.
 
@@ -200,8 +225,9 @@ def tolerances_of(call: AttentionCall, rows: Bool[Tensor, "batch head query"]) -
     exact = call.to(torch.float32 if call.q.device.type == "mps" else torch.float64)
     scores = scores_of(exact).masked_fill(~visible_of(call), 0.0)
     largest = float(scores.abs().amax(-1)[rows].max()) if bool(rows.any()) else 0.0
-    max_v, eps = float(call.v.abs().max()), torch.finfo(call.q.dtype).eps
-    if call.q.dtype in HALF:
+    dtype = coarsest(call)
+    max_v, eps = float(call.v.abs().max()), torch.finfo(dtype).eps
+    if dtype in HALF:
         return 2 * eps, (8 if call.implementation == "eager" else 1) * eps * max_v, largest
     delta = FLOAT32_TOLERANCE * eps / torch.finfo(torch.float32).eps + eps * largest
     return delta, delta * max_v, largest
@@ -211,7 +237,7 @@ def _replay(twin: AttentionCall, rows: Tensor) -> tuple[bool, Tensor]:
     """Whether repeating eager's operations gives the model's pattern and context bit for bit, and the nearest replayed pattern."""
     assert twin.pattern is not None
     best, least = twin.pattern, float("inf")
-    for softmax_dtype, score_dtype in REPLAYS if twin.q.dtype in HALF else REPLAYS[:1]:
+    for softmax_dtype, score_dtype in REPLAYS if coarsest(twin) in HALF else REPLAYS[:1]:
         pattern, context = replay(twin, softmax_dtype=softmax_dtype, score_dtype=score_dtype)
         if torch.equal(pattern, twin.pattern) and torch.equal(context, twin.context):
             return True, pattern

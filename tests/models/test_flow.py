@@ -1,24 +1,24 @@
 """Attention that goes past the interface: seen as it flows, verified like any other, and nothing of it left behind."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
-from attnprobe.models import scope
+from attnprobe.errors import CaptureError
+from attnprobe.models import recorder, scope
 from attnprobe.models.capture import capture
+from attnprobe.models.intervene import ablating, replacing_patterns, zeroing_values
 from attnprobe.models.load import load
+from attnprobe.models.saved import load_capture
 from attnprobe.models.verify import verify
 from tests.models.test_routes import assert_same_calls
-from tests.tiny import TINY, build, inputs_for, tiny_model
+from tests.tiny import TINY, build, inputs_for, sharpen, tiny_model
 
 OFF = [name for name, tiny in TINY.items() if not tiny.on_interface]
-
-
-def options(family):
-    """Settings under which a family attends off the interface."""
-    return {"attn": "eager"} if family != "gpt2-upcast" else {}
 
 
 @pytest.mark.parametrize("padding", ["right", "left", "none"])
@@ -159,3 +159,195 @@ def test_a_capture_inside_a_capture():
     record(model, [inputs_for("mpnet")], each=each)
     assert [len(layers) for layers in inner] == [2] * 4
     assert_same_calls(inner[0], inner[2])
+
+
+FORMULAS = {
+    "deberta": "disentangled_att_bias",
+    "deberta-v2": "disentangled_attention_bias",
+    "mpnet": None,
+    "xlnet": "rel_shift_bnij",
+    "bloom": None,
+    "mpt": None,
+}
+"""Families whose position bias is held against a formula, and the method of the attention module that makes it."""
+
+
+@pytest.mark.parametrize("padding", ["right", "left", "none"])
+@pytest.mark.parametrize("family", FORMULAS)
+def test_the_position_bias_is_what_its_formula_gives(family, padding):
+    checked = verify(tiny_model(family), **inputs_for(family, padding=padding))
+    assert checked.ok
+    assert (checked.bias_max_abs < 2e-6).all()
+    assert torch.isnan(torch.tensor(verify(tiny_model("bert"), **inputs_for("bert")).bias_max_abs)).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"position_buckets": 4, "max_relative_positions": 11},
+        {"position_buckets": 6, "share_att_key": True},
+        {"pos_att_type": ["c2p"]},
+        {"pos_att_type": ["p2c"]},
+    ],
+)
+def test_the_kinds_of_disentangled_attention(changes):
+    checked = verify(tiny_model("deberta-v2", **changes), **inputs_for("deberta-v2"))
+    assert checked.ok
+    assert (checked.bias_max_abs < 2e-6).all()
+
+
+@pytest.mark.parametrize("family", [family for family, method in FORMULAS.items() if method])
+def test_a_model_that_adds_another_bias_is_caught(family, monkeypatch):
+    """Its pattern is what its scores give, and its scores are not what the family's should be."""
+    model, inputs = tiny_model(family), inputs_for(family)
+    kind = type(model.module.get_submodule(capture(model, **inputs).layer(0).module))
+    honest = getattr(kind, FORMULAS[family])
+    static = isinstance(kind.__dict__[FORMULAS[family]], staticmethod)
+
+    def wrong(*arguments, **options):
+        return 0.5 * honest(*arguments, **options)
+
+    monkeypatch.setattr(kind, FORMULAS[family], staticmethod(wrong) if static else wrong)
+    checked = verify(model, **inputs)
+    assert not checked.ok
+    assert (checked.pattern_max_abs < checked.pattern_tolerance).all()
+    assert sum("the position bias is not what its formula gives" in note for note in checked.notes) == 2
+
+
+def test_a_dropped_term_and_a_missing_slope_are_caught(monkeypatch):
+    from transformers.models.bloom import modeling_bloom
+
+    model = tiny_model("deberta-v2")
+    for layer in model.module.encoder.layer:
+        layer.attention.self.pos_att_type = ["p2c"]  # content to position is left out, the scale is another
+    assert verify(model, **inputs_for("deberta-v2")).ok  # a model of its own, and the formula follows its setting
+    model.module.encoder.layer[1].attention.self.pos_key_proj.register_forward_hook(lambda _m, _i, output: output * 0)
+    for layer in model.module.encoder.layer:
+        layer.attention.self.pos_att_type = ["c2p", "p2c"]
+    checked = verify(model, **inputs_for("deberta-v2"))
+    assert not checked.ok
+    assert checked.bias_max_abs[0] < 1e-6 < 0.1 < checked.bias_max_abs[1]
+
+    honest = modeling_bloom.build_alibi_tensor
+    monkeypatch.setattr(
+        modeling_bloom, "build_alibi_tensor", lambda *arguments, **options: 0 * honest(*arguments, **options)
+    )
+    monkeypatch.setattr(
+        type(tiny_model("bloom").module),
+        "build_alibi_tensor",
+        lambda _self, *arguments, **options: 0 * honest(*arguments, **options),
+    )
+    checked = verify(tiny_model("bloom"), **inputs_for("bloom"))
+    assert not checked.ok
+    assert (checked.bias_max_abs > 0.01).all()
+
+
+MISTAKES = {
+    "wrong scale": lambda call: replace(call, scale=2 * call.scale, steps=None),
+    "no bias": lambda call: replace(call, bias=None, visible=None, steps=None),
+    "mask alone": lambda call: replace(
+        call, bias=torch.zeros_like(call.bias).masked_fill(~call.visible, -1e9), steps=None
+    ),
+    "q and k swapped": lambda call: replace(call, q=call.k.expand_as(call.q), k=call.q),
+    "heads rolled by one": lambda call: replace(call, q=call.q.roll(1, 1)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("family", ["deberta-v2", "bloom", "xlnet"])
+def test_a_mistake_in_what_is_captured_is_caught(family, mistake, monkeypatch):
+    model, inputs = tiny_model(family), inputs_for(family)
+    honest = recorder.AttentionCall
+    monkeypatch.setattr(recorder, "AttentionCall", lambda **parts: MISTAKES[mistake](honest(**parts)))
+    checked = verify(model, **inputs)
+    assert not checked.ok
+    assert not checked.bitwise.any()
+    assert (checked.pattern_max_abs > 1e3 * checked.pattern_tolerance).all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", OFF)
+def test_half_precision_is_replayed(family, dtype):
+    model = load((build(family).to(getattr(torch, dtype)), None))
+    checked = verify(model, **inputs_for(family))
+    assert checked.ok, checked.notes
+    assert checked.bitwise.all()
+
+
+@pytest.mark.parametrize("family", ["mpnet", "falcon", "bloom", "xlnet", "deberta-v2"])
+def test_interventions_work_off_the_interface(family):
+    model, inputs = tiny_model(family), inputs_for(family)
+    honest = capture(model, **inputs)
+    first, second = honest.layers
+    with ablating(model, [(1, 2)]):
+        taken = capture(model, **inputs)
+    assert torch.equal(taken.layer(0).context, first.context)
+    assert float(taken.layer(1).context[:, 2].abs().max()) == 0.0
+    assert torch.equal(taken.layer(1).context[:, :2], second.context[:, :2])
+    values = first.v.expand(-1, first.n_heads, -1, -1)
+    with zeroing_values(model, [0], [1]):
+        taken = capture(model, **inputs)
+    torch.testing.assert_close(
+        taken.layer(0).context, first.pattern @ values.index_fill(2, torch.tensor([1]), 0.0), rtol=0, atol=1e-5
+    )
+    assert not torch.equal(taken.layer(1).q, second.q)
+    pattern = torch.rand(11, 11, generator=torch.Generator().manual_seed(2))
+    with replacing_patterns(model, {(0, 1): pattern}):
+        taken = capture(model, **inputs)
+    torch.testing.assert_close(taken.layer(0).context[:, 1], pattern @ values[:, 1], rtol=0, atol=1e-5)
+    assert torch.equal(taken.layer(0).context[:, 0], first.context[:, 0])
+    with torch.no_grad():
+        bare = model.module(**inputs)[0]
+        with ablating(model, [(0, 0)], how="uniform"):
+            changed = model.module(**inputs)[0]
+        assert not torch.equal(bare, changed)
+        assert torch.equal(bare, model.module(**inputs)[0])
+
+
+def test_windows_are_refused_with_a_reason():
+    config = transformers.LongformerConfig(
+        attention_window=4,
+        vocab_size=263,
+        hidden_size=30,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=37,
+    )
+    model = load((sharpen(transformers.LongformerModel(config)).eval(), None))
+    ids = torch.randint(9, 200, (1, 8), generator=torch.Generator().manual_seed(1))
+    with pytest.raises(
+        CaptureError, match=r"no attention was captured.*no softmax over all keys: encoder.layer.0.*by `"
+    ):
+        capture(model, input_ids=ids)
+
+
+def test_a_model_that_attends_by_windows_in_part_is_not_verified():
+    config = transformers.LEDConfig(
+        vocab_size=263,
+        d_model=30,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=3,
+        decoder_attention_heads=3,
+        encoder_ffn_dim=37,
+        decoder_ffn_dim=37,
+        attention_window=4,
+    )
+    model = load((sharpen(transformers.LEDModel(config)).eval(), None))
+    ids = torch.randint(9, 200, (1, 8), generator=torch.Generator().manual_seed(1))
+    taken = capture(model, input_ids=ids, decoder_input_ids=ids[:, :5])
+    assert [call.kind for call in taken.layers] == ["decoder", "cross"]
+    assert len(taken.not_captured) == 1
+    checked = verify(model, input_ids=ids, decoder_input_ids=ids[:, :5])
+    assert not checked.ok
+    assert any("not captured: encoder.layers.0" in note for note in checked.notes)
+
+
+@pytest.mark.parametrize("family", ["xlnet", "bloom", "gpt2-upcast", "deberta-v2"])
+def test_saved_and_verified_again(family, tmp_path):
+    """With the model's own steps: the replay of a saved capture is bit for bit too."""
+    taken = capture(load((build(family).to(torch.bfloat16), None)), **inputs_for(family))
+    back = load_capture(taken.save(tmp_path / "taken.safetensors"))
+    assert verify(back).ok
+    assert verify(back).bitwise.all()
+    assert (back.route, back.not_captured) == ("flow", ())
