@@ -168,8 +168,16 @@ def _relation_finding(here: xr.Dataset, place: tuple[Any, ...], margin: float, h
         "select": _number(select["accuracy"]),
         "threshold": margin,
         "holds": holds,
-        "short_by": float(margin - gain),
+        "short_by": max(float(margin - gain), 0.0),
+        **({} if holds else {"missed": _missed(cell, gain, margin)}),
     }
+
+
+def _missed(cell: xr.Dataset, gain: float, margin: float) -> str:
+    """Why a relation gives no label: `gain` on report, gain on `select` (so that it was not tested), or `p` after Holm."""
+    if gain < margin:
+        return "gain"
+    return "p" if np.isfinite(cell["p_adjusted"]) else "select"
 
 
 def _number(value: Any) -> float | None:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 from attnprobe.heads.cases import Cases
 from attnprobe.heads.measure import ShardMeasurer, prepare
@@ -141,6 +142,24 @@ def test_a_head_that_mixes_offsets_gets_no_syntactic_label_but_a_nearest_miss(ta
     found = labels_of(tables, "offsets")
     assert not [item for item in found["labels"] if item["family"] == "syntax"]
     assert found["nearest_miss"]["short_by"] > 0
+
+
+def test_a_miss_of_a_relation_says_what_it_missed(tables):
+    by_split, relations, _ = tables
+
+    def told(head, changed, margin=MARGIN):
+        text = label_table(
+            by_split[["entropy", "entropy_low", "entropy_high", "entropy_count"]], changed, margin=margin
+        )
+        return json.loads(str(text["labels"].values[0, HEADS.index(head)]))
+
+    assert "missed" not in told("gold", relations)["labels"][0]
+    short = told("offsets", relations)["nearest_miss"]
+    assert (short["missed"], short["short_by"]) == ("gain", pytest.approx(MARGIN - short["difference"]))
+    for p, why in ((np.nan, "select"), (0.3, "p")):
+        miss = told("gold", relations.assign(p_adjusted=xr.full_like(relations["p_adjusted"], p)))
+        assert miss["labels"] == []
+        assert (miss["nearest_miss"]["missed"], miss["nearest_miss"]["short_by"]) == (why, 0.0)
 
 
 def test_best_table_takes_the_gold_head(tables):
