@@ -107,6 +107,27 @@ def test_heads_writes_a_study_and_says_so(attnprobe, corpus):
     assert int(study["relations"]["n"].sel(split="all", relation="dep:nsubj")) == 2
 
 
+def test_pages_of_saved_studies_are_joined_and_compared(attnprobe, tmp_path):
+    """No model is loaded: studies of another test's making."""
+    from tests.report.test_joined import part
+    from tests.report.test_page_studies import groups_of, study_of, whole
+
+    for name, study in (("a", whole()), ("b", study_of(groups_of(seed=1))), ("probes", part())):
+        study.save(tmp_path / f"{name}.nc")
+    code, out, err = attnprobe("report", "a.nc", "--join", "probes.nc", "--out", "a.html")
+    assert code == 0, err
+    assert "No probing classifier was trained" not in (tmp_path / "a.html").read_text().split('<script type="app')[0]
+    assert attnprobe("report", "a.nc", "--join", "gone.nc", "--out", "a.html")[0] == 2
+    code, out, _ = attnprobe("compare", "a.nc", "b.nc", "--out", "page.html", "--lang", "zh")
+    assert code == 0
+    assert "page.html" in out
+    assert "从 A 到 B 有何变化" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert attnprobe("compare", "a.nc", "b.nc", "--out", "both.nc")[0] == 0
+    code, out, _ = attnprobe("report", "both.nc", "--out", "again.html", "--json")
+    assert json.loads(out) == {"page": str(tmp_path / "again.html")}
+    assert "What changed from A to B" in (tmp_path / "again.html").read_text(encoding="utf-8")
+
+
 def test_heads_takes_all_that_run_takes_by_name(attnprobe, corpus):
     options = ("--scorers", "weights,norms", "--extras", "patterns,trees", "--unit", "passage", "--sinks", "both")
     options += ("--controls", "--causal", "--cluster", "sentence", "--margin", 0.1, "--totals")

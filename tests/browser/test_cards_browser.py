@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from attnprobe.report.page import write_report
 from tests.browser.test_page_browser import cell, open_twin, point_at, shown, tip
-from tests.report.test_page_studies import STUDIES, compared, extras
+from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, compared, example, extras
 
 pytestmark = pytest.mark.browser
 
@@ -93,6 +94,27 @@ def test_a_sentence_opens_in_the_pattern_viewer(opened):
     sentences(opened).nth(0).get_by_role("button", name="Whole pattern").click()
     opened.wait_for_selector(".thumb-button canvas[data-drawn='8']")
     assert opened.locator("label.sentence:has(:checked)").inner_text() == "Rain fell on old roof"
+
+
+def test_hostile_words_behind_a_label_show_as_themselves(open_page, tmp_path):
+    study = extras()
+    study.tree["examples/e1"] = xr.DataTree(example(np.random.default_rng(7), 3, 5, HOSTILE))
+    table = study.tree["labels"].to_dataset()
+    study.tree["labels"] = xr.DataTree(table.assign(labels=table["labels"].str.replace("dep:nsubj", f"dep:{SCRIPT}")))
+    found = open_page(write_report(study, tmp_path / "hostile.html"), fragment="#L0H1")
+    page = found.page
+    sentences(page)
+    drawn = page.locator("#card .shown svg").first.locator(".arc-word").all_text_contents()
+    assert [text for text in drawn if text != "…"] == HOSTILE[: len([text for text in drawn if text != "…"])]
+    assert SCRIPT in drawn
+    assert SCRIPT in page.locator("#card").inner_text()
+    page.locator("#card section:has(.shown) select").select_option("1")
+    with page.expect_download():
+        page.locator("#card .figure:has(.shown)").get_by_role("button", name="SVG").click()
+    assert page.locator("img, b").count() == 0
+    assert "taken" not in page.title()
+    assert found.complaints == []
+    assert found.requests == []
 
 
 def test_distributions_shapes_and_neighbours_are_the_studys(opened):
