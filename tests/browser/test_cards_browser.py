@@ -90,6 +90,13 @@ def test_a_position_label_marks_every_token_that_looks_where_it_says(opened):
     opened.wait_for_selector("#card .shown canvas[data-drawn='8']")
 
 
+def test_a_nearest_miss_says_what_it_lacks(opened):
+    cell(opened, 0, 3).click()
+    text = opened.locator("#card").inner_text()
+    assert "Nearest miss" in text
+    assert "What it lacks: the gain may be chance" in text
+
+
 def test_a_sentence_opens_in_the_pattern_viewer(opened):
     sentences(opened).nth(0).get_by_role("button", name="Whole pattern").click()
     opened.wait_for_selector(".thumb-button canvas[data-drawn='8']")

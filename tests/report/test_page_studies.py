@@ -439,6 +439,7 @@ def told_labels() -> xr.Dataset:
     broad |= {"n": 900, "threshold": 0.8, "examples": {"best": sentence}}
     for head, found in enumerate(([before], [first, second], [broad])):
         told[0, head] = json.dumps({"labels": found, "nearest_miss": None})
+    told[0, 3] = json.dumps({"labels": [], "nearest_miss": {**first, "examples": {}, "p_adjusted": 0.2, "missed": "p"}})
     return table.assign(labels=(["layer", "head"], told.astype(str)))
 
 

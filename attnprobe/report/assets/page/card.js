@@ -157,7 +157,11 @@ function labelBlock(layer, head) {
       rows.map(labelRow),
       "compact",
     );
-  if (!labels.length) return [block("card.miss.title", table([miss], "card.miss.caption"))];
+  if (!labels.length) {
+    const why = named(`miss.${miss.missed}`, "");
+    const lacks = why ? el("p", { class: "small", text: why }) : null;
+    return [block("card.miss.title", table([miss], "card.miss.caption"), lacks)];
+  }
   const first = labelsOf(layer, head).slice(0, FEW);
   const parts = [table(first, "card.labels.caption")];
   if (labels.length > first.length) {
