@@ -122,11 +122,15 @@ def test_ray_gives_the_bits_of_the_local_engine(minilm, local, cluster, workers)
 
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_nothing_changes(minilm, local, cluster, monkeypatch):
-    workers, killed = [], []
-    honest = engines._Pool._started
+    workers, starts, killed = [], [], []
+    honest_start, honest_started = engines._Pool._start, engines._Pool._started
+
+    def start(self):
+        starts.append(True)
+        honest_start(self)
 
     def started(self, ready):
-        found = honest(self, ready)
+        found = honest_started(self, ready)
         workers.extend(found)
         return found
 
@@ -135,10 +139,11 @@ def test_a_killed_worker_is_replaced_and_nothing_changes(minilm, local, cluster,
             killed.append(True)
             cluster.kill(workers[0])
 
+    monkeypatch.setattr(engines._Pool, "_start", start)
     monkeypatch.setattr(engines._Pool, "_started", started)
     study = run(minilm, read_conllu(path("bundled")), engine=engine_of("ray", workers=2), progress=progress, **SMALL)
     assert killed
-    assert len(workers) == 3
+    assert len(starts) == 3
     same(study, local)
     assert np.isfinite(study["metrics"]["entropy"].values).all()
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from attnprobe import open_study, read_conllu, run
+from attnprobe import capture, load, open_study, read_conllu, run
 from attnprobe.errors import EnvironmentFailure, InputError, VerificationError
 from attnprobe.records import STUDY_FORMAT, Sentence
 from attnprobe.text.corpus import read_corpus
@@ -236,6 +237,43 @@ def test_standard_input_too_long_to_keep_is_run(minilm, monkeypatch):
     assert found[0].attributes["corpus_sha256"] == hashlib.sha256(text).hexdigest()
     np.testing.assert_array_equal(found[0]["metrics"]["entropy"], found[1]["metrics"]["entropy"])
     assert not np.array_equal(found[0]["metrics"]["entropy"], found[2]["metrics"]["entropy"])
+
+
+def exact_entropy(model, sentence):
+    """Mean entropy of each head's rows in float64, from the q and k that the model computed in its own precision."""
+    found = []
+    for call in capture(model, sentence).layers:
+        scores = call.q.double() @ call.k.double().transpose(-1, -2) * call.scale
+        found.append(
+            torch.special.entr(scores.softmax(-1)).sum(-1)[0, :, 1:-1].mean(-1).numpy()
+        )  # [CLS], [SEP] left out
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-4), ("float16", 1e-4)])
+def test_a_model_in_half_precision_is_measured_in_float32(dtype, tolerance):
+    """Statistics in the model's precision would be off by a hundredth (bfloat16) or a thousandth."""
+    model = load("minilm", attn="sdpa", dtype=dtype)
+    study = run(model, SENTENCES[:1], metrics=["entropy"], relations=[], examples=0)
+    exact = exact_entropy(model, SENTENCES[0])
+    np.testing.assert_allclose(study["metrics"]["entropy"], exact, atol=tolerance)
+    assert study.attributes["dtype"] == dtype
+    assert study.verified
+    full = exact_entropy(load("minilm", attn="sdpa"), SENTENCES[0])
+    assert (np.abs(full - exact).max() > 3e-4) == (dtype != "float32")  # it did run in that precision
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gpu_gives_the_numbers_of_the_cpu(minilm_sdpa, dtype):
+    model = load("minilm", attn="sdpa", dtype=dtype, device="auto")
+    assert model.device.type in ("cuda", "mps")
+    there = run(model, SENTENCES, examples=0)
+    here = run(minilm_sdpa, SENTENCES, examples=0)
+    tolerance = 1e-4 if dtype == "float32" else 0.1
+    np.testing.assert_allclose(there["metrics"]["entropy"], here["metrics"]["entropy"], atol=tolerance)
+    np.testing.assert_array_equal(there["relations"]["n"], here["relations"]["n"])
+    assert there.verified
 
 
 @pytest.mark.shared
