@@ -13,6 +13,7 @@ import argparse
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -203,7 +204,6 @@ def inspectus_page() -> Callable[[], str]:
 
     attentions, tokens, _ = shown()
     kept: list[str] = []
-    inspectus.attention_viz  # noqa: B018 - imported on use
     display.display = lambda shown_part: kept.append(shown_part.data)
 
     def page() -> str:
@@ -258,7 +258,7 @@ def browser() -> Iterator[Callable[[Path, bool], dict[str, Any]]]:
 
         def opened(file: Path, libraries: bool) -> dict[str, Any]:
             page = running.new_context(viewport={"width": 1280, "height": 900}).new_page()
-            page.route("http*://**", lambda route: answer(route, libraries))
+            page.route(re.compile("^https?://"), lambda route: answer(route, libraries))
             began = time.monotonic()
             page.goto(file.as_uri(), timeout=120_000)
             drawn = page.evaluate(DRAWN)
