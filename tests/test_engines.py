@@ -1,4 +1,7 @@
-"""Shards on Ray give the bits of the local engine, whatever the number of workers, also after one was killed."""
+"""Shards on Ray give the bits of the local engine, whatever the number of workers, also after one was killed.
+
+Whatever starts Ray is slow: Ray gives itself 30 seconds to start, which a busy machine does not always keep.
+"""
 
 import numpy as np
 import pytest
@@ -60,6 +63,7 @@ def test_a_fold_with_a_gap_is_not_finished():
         fold.finish()
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_bits_of_the_local_engine(small, cluster, tmp_path):
     corpus = read_conllu(path("bundled"))
     wanted = run(small, corpus, **SMALL, **CHOSEN)
@@ -97,17 +101,20 @@ def test_an_error_of_ours_in_a_worker_is_raised_as_it_was(small, cluster):
         list(engine_of("ray", workers=1)(small, wrong, jobs, lambda n: None))
 
 
+@pytest.mark.slow
 def test_a_cluster_without_room_is_told(small, cluster, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     with pytest.raises(EnvironmentFailure, match="no room for a worker: expected 64 CPUs.*OMP_NUM_THREADS=1"):
         list(engine_of("ray")(small, Options(("entropy",), ()), iter(()), lambda n: None))
 
 
+@pytest.mark.slow
 def test_workers_with_a_gpu_need_a_model_on_one(small, cluster):
     with pytest.raises(InputError, match="a model on cpu and 1 GPUs a worker.*--device cuda and --gpus-per-worker"):
         list(engine_of("ray", gpus_per_worker=1.0)(small, Options(("entropy",), ()), iter(()), lambda n: None))
 
 
+@pytest.mark.slow
 def test_workers_that_never_start_are_told(small, cluster, monkeypatch):
     monkeypatch.setattr(engines, "PATIENCE", 0.01)
     with pytest.raises(EnvironmentFailure, match="no Ray worker has started: expected one within 0.01 s"):
