@@ -110,6 +110,15 @@ class Redrawable:
                 drawn[own] = wanted[np.arange(len(own)), (cumulated <= at).sum(1)]
             yield drawn
 
+    def shuffled(self, generator):
+        """Any other word of the sentence that has a token as the head of each dependent, each as likely."""
+        others = [
+            np.delete(np.flatnonzero(words), np.searchsorted(np.flatnonzero(words), query))
+            for words, query in zip((self.has_token[s] for s in self.cases.sentence), self.cases.query, strict=True)
+        ]
+        drawn = generator.random(len(others))
+        return np.array([words[int(part * len(words))] for words, part in zip(others, drawn, strict=True)])
+
     def hits(self, key):
         """Whether each head is right about each case, bool [case direction layer head]."""
         return self.top == key[:, None, None, None]
@@ -128,8 +137,10 @@ class Redrawable:
             relations[name] = _one_relation(of_heads, of_baselines, starts, self.split[sentences])
         return ShardSums({}, relations, self.modules)
 
-    def of_clusters(self, name):
-        """Hits of the treebank's own heads [cluster direction layer head] and cases [cluster] of a relation."""
+    def of_clusters(self, name, key=None):
+        """Hits of the treebank's own heads, or of others, [cluster direction layer head] and cases [cluster] of a relation."""
         own = self.cases.of_relation[name]
         starts = np.flatnonzero(np.diff(self.cluster[self.cases.sentence[own]], prepend=-1))
-        return by_cluster(self.hits(self.key)[own], starts), by_cluster(np.ones(len(own)), starts)
+        return by_cluster(self.hits(self.key if key is None else key)[own], starts), by_cluster(
+            np.ones(len(own)), starts
+        )

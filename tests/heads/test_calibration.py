@@ -13,6 +13,7 @@ from tests.heads.calibration import Redrawable
 
 REDRAWS = 200
 RESAMPLES = 4000
+SHUFFLES = 25
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +94,29 @@ def test_standard_errors_are_those_of_a_cluster_bootstrap(ewt, tell):
     tell(f"{len(off)} cells; error over bootstrap's - 1: {np.quantile(off, [0, 0.025, 0.5, 0.975, 1]).round(3)}")
     tell(f"design effects: {np.quantile(effects, [0.025, 0.25, 0.5, 0.75, 0.975]).round(2)}")
     assert np.abs(off).max() < 0.10
+
+
+def holding_chance(treebank, key, names):
+    """Share of 95 % intervals, over relations, directions and heads, that hold what a random choice would score."""
+    covered = []
+    for name in names:
+        hits, n = treebank.of_clusters(name, key)
+        low, high = RatioSums.of(hits.reshape(len(n), -1), n[:, None]).interval()
+        chance = treebank.cases.chance[treebank.cases.of_relation[name]].mean()
+        covered.append((low <= chance) & (chance <= high))
+    return float(np.mean(covered))
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_accuracies_on_shuffled_heads_are_those_of_chance(ewt, tell):
+    """Heads drawn from all other words of the sentence, each as likely: no relation is left, nor any preference for a distance."""
+    generator = np.random.default_rng(73)
+    names = [name for name, own in ewt.cases.of_relation.items() if len(own) >= MINIMUM_N]
+    shuffles = [ewt.shuffled(generator) for _ in range(SHUFFLES)]
+    share = float(np.mean([holding_chance(ewt, key, names) for key in shuffles]))
+    own = holding_chance(ewt, ewt.key, names)
+    tell(f"{share:.4f} of {SHUFFLES} x {len(names)} x 144 intervals hold chance; with the true heads {own:.4f}")
+    assert 0.93 <= share <= 0.97
+    assert own < 0.5
+    assert not any(labelled(ewt, key)[0] for key in shuffles)
