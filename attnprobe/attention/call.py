@@ -70,8 +70,9 @@ class AttentionCall:
     """Everything added to the scaled scores: mask and position bias together, in the form the model's own implementation added it."""
     softcap: float | None
     """Scores become softcap * tanh(scores / softcap) before the bias is added; None: not capped."""
-    sinks: Float[Tensor, " head"] | None
-    """A learned score per head that takes part in the softmax and is then dropped; rows then sum to less than 1."""
+    sinks: Float[Tensor, " head"] | Float[Tensor, "batch head query 1"] | None
+    """A score per head (learned), or per query (computed), that takes part in the softmax and is then dropped; rows then sum to
+    less than 1."""
     pattern: Float[Tensor, "batch head query key"] | None
     """Weights after the softmax; None where neither reported by the model nor recomputed yet."""
     context: Float[Tensor, "batch head query value_dim"]

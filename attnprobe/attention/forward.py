@@ -105,7 +105,7 @@ def pattern_of(
     if call.sinks is None:
         pattern = torch.softmax(scores, dim=-1)
     else:
-        pattern = torch.softmax(_with_sinks(scores, call.sinks), dim=-1)[..., :-1]
+        pattern = torch.softmax(_with_sinks(scores, call.sinks, rows), dim=-1)[..., :-1]
     if isinstance(blind, EllipsisType):
         blind = blind_rows(call, rows)
     return pattern if blind is None else pattern.masked_fill(blind, 0.0)
@@ -222,7 +222,7 @@ def replay(
 
     `softmax_dtype`: float32 for the families that upcast the softmax (Llama, Gemma, ViT, ...); None: the dtype of the scores
     (BERT, GPT-2, T5, ...). No difference in a float32 model, nor on a CPU, whose softmax upcasts inside. `score_dtype`: float32 for those that upcast q and k (GPT-J).
-    `shift`: subtract each row's maximum before the softmax, as GPT-OSS does (seen in half precision); None: where there are
+    `shift`: subtract each row's maximum before the softmax, as GPT-OSS does (seen in half precision); None: where heads have
     sinks. A row that sees nothing comes out as the model makes it: uniform where the mask is finfo.min, zero where it is -inf
     (sdpa's answer; a plain softmax would give NaN). A call that carries the model's own `steps` is replayed by those instead.
     """
@@ -240,7 +240,7 @@ def replay(
         scores = scores + call.bias
     if call.sinks is not None:
         scores = _with_sinks(scores, call.sinks)
-    if shift if shift is not None else call.sinks is not None:
+    if shift if shift is not None else call.sinks is not None and call.sinks.ndim == 1:
         scores = scores - scores.max(dim=-1, keepdim=True).values
     pattern = torch.softmax(scores, dim=-1, dtype=softmax_dtype or scores.dtype)
     pattern = (pattern if call.sinks is None else pattern[..., :-1]).to(v.dtype)
@@ -316,8 +316,11 @@ def _shared_product(
 
 
 def _with_sinks(
-    scores: Float[Tensor, "batch head query key"], sinks: Float[Tensor, " head"]
+    scores: Float[Tensor, "batch head query key"],
+    sinks: Float[Tensor, " head"] | Float[Tensor, "batch head all_queries 1"],
+    rows: slice | None = None,
 ) -> Float[Tensor, "batch head query keys_and_sink"]:
-    """Scores with each head's sink as one more key at the end."""
+    """Scores with a sink as one more key at the end: each head's own, or each query's."""
     batch, _, n_rows, _ = scores.shape
-    return torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(batch, -1, n_rows, -1)], dim=-1)
+    each = sinks.reshape(1, -1, 1, 1).expand(batch, -1, n_rows, -1) if sinks.ndim == 1 else _rows(sinks, rows)
+    return torch.cat([scores, each], dim=-1)

@@ -159,9 +159,12 @@ def _tensors(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _real(model: Model, ids: Tensor, mask: Tensor | None, name: str = "input_ids") -> Tensor:
     """Which tokens are no padding, after checks of the ids."""
-    if ids.ndim != 2 or ids.numel() == 0:
+    if ids.ndim not in (2, 3 if _reads_codes(model) else 2) or ids.numel() == 0:
         raise InputError(explain(f"wrong {name}", expected="[batch token], not empty", got=str(tuple(ids.shape))))
-    refuse_unknown_ids(model, ids, f"wrong {name}")
+    if ids.ndim == 3:  # out of code books of their own: their sizes are not the vocabulary's
+        ids = ids[..., 0]
+    else:
+        refuse_unknown_ids(model, ids, f"wrong {name}")
     refuse_too_long(model, ids.shape[1], "input")
     if mask is None:
         if name == "input_ids":
@@ -169,9 +172,17 @@ def _real(model: Model, ids: Tensor, mask: Tensor | None, name: str = "input_ids
         return torch.ones(ids.shape, dtype=torch.bool)
     if mask.ndim != 2:  # a mask of the user's own per query: it says nothing about padding
         return torch.ones(ids.shape, dtype=torch.bool)
+    if _reads_codes(model) and mask.shape[1] == ids.shape[1] and ids.shape[0] % mask.shape[0] == 0:
+        return mask.bool().cpu()  # the codes of a position in rows below each other (MusicGen)
     if mask.shape != ids.shape:
         raise InputError(explain("wrong mask", expected=f"{tuple(ids.shape)} as {name}", got=str(tuple(mask.shape))))
     return mask.bool().cpu()
+
+
+def _reads_codes(model: Model) -> bool:
+    """Whether the model may take several codes a position, as models of sound do."""
+    parts = [model.config, *(getattr(model.config, name, None) for name in getattr(model.config, "sub_configs", ()))]
+    return any(hasattr(part, key) for part in parts for key in ("num_codebooks", "num_channels", "codebook_size"))
 
 
 def _warn_unmasked_padding(model: Model, ids: Tensor) -> None:

@@ -218,7 +218,8 @@ def raw_call(call: Pending, result: Result) -> RawCall:
         )
     scaling, causal = options.get("scaling"), options.get("is_causal")
     causal = getattr(call.module, "is_causal", None) if causal is None else causal
-    sinks, position_bias = options.get("s_aux"), options.get("position_bias")
+    sinks = next((options[name] for name in ("s_aux", "sinks") if options.get(name) is not None), None)
+    position_bias = options.get("position_bias")
     out, weights = result
     return RawCall(
         module=call.module,

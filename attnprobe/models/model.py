@@ -39,8 +39,11 @@ class Model:
 
     @property
     def text_config(self) -> Any:
-        """The part of the configuration that is about text; all of it for most families."""
-        return self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
+        """The part of the configuration that is about text; all of it for most families, and where there are several."""
+        try:
+            return self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
+        except ValueError:  # two stacks, each with a configuration of text (MusicGen)
+            return self.config
 
     @property
     def family(self) -> str:
@@ -62,9 +65,14 @@ class Model:
 
     @property
     def backbone(self) -> nn.Module:
-        """The model without its task head: attention is the same, the vocabulary projection is saved."""
+        """The model without its task head: attention is the same, the vocabulary projection is saved.
+
+        All of it where what the library calls the base is only a part that does not take the model's main input (DINOv3).
+        """
         base = getattr(self.module, "base_model", self.module)
-        return base if isinstance(base, nn.Module) else self.module
+        main = getattr(self.module, "main_input_name", "input_ids")
+        taken = inspect.signature(base.forward).parameters if isinstance(base, nn.Module) else ()
+        return base if main in taken else self.module
 
     @cached_property
     def forward_parameters(self) -> tuple[inspect.Parameter, ...]:

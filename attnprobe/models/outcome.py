@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -31,8 +31,8 @@ class LayerCheck:
     """What is wrong beside the differences above."""
 
 
-def summarise(taken: Capture, checks: list[LayerCheck], note: str | None) -> Verification:
-    """The record of a batch; `note` says why patterns were not compared, where they were not."""
+def summarise(taken: Capture, checks: list[LayerCheck], note: str | None, remarks: Sequence[str] = ()) -> Verification:
+    """The record of a batch; `note` says why patterns were not compared, where they were not, `remarks` what else to know."""
     names = [f.name for f in fields(LayerCheck) if f.name != "problems"]
     columns = {name: np.array([getattr(check, name) for check in checks]) for name in names}
     compared = note is not None or not np.isnan(columns["pattern_max_abs"]).any()
@@ -48,7 +48,7 @@ def summarise(taken: Capture, checks: list[LayerCheck], note: str | None) -> Ver
         kind=tuple(call.kind for call in taken.layers),
         index=np.array([call.index for call in taken.layers]),
         ok=bool(pattern_ok.all() and context_ok.all() and compared and not problems),
-        notes=tuple(([note] if note else []) + problems),
+        notes=(*([note] if note else []), *problems, *remarks),
         **columns,
     )
 

@@ -65,7 +65,7 @@ class Recorder:
         name = self._names.get(id(raw.module), "")
         bias, visible = self._bias(raw)
         kind = self._kind(name, raw, visible)
-        weights = raw.weights if raw.weights is not None and raw.weights.shape[-2:] == _plane(raw) else None
+        weights = raw.weights if _reported(raw) else None
         call = AttentionCall(
             layer=self.order.take(),
             kind=kind,
@@ -123,6 +123,17 @@ class Recorder:
         if raw.position_bias is not None:
             bias = raw.position_bias if bias is None else raw.position_bias + bias
         return bias, visible
+
+
+def _reported(raw: RawCall) -> bool:
+    """Whether the weights that came back are those of the output: not of another shape, nor taken before sinks (Granite SWA)."""
+    weights = raw.weights
+    if weights is None or weights.shape[-2:] != _plane(raw):
+        return False
+    if raw.sinks is None:
+        return True
+    shared = raw.v.repeat_interleave(raw.q.shape[1] // raw.v.shape[1], dim=1)
+    return torch.allclose((weights @ shared).transpose(1, 2), raw.out, rtol=1e-2, atol=1e-2 * float(raw.v.abs().max()))
 
 
 def _plane(raw: RawCall) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnprobe.attention.call import AttentionCall
@@ -142,3 +143,32 @@ def _hidden_states(first: Any, twin: Any) -> Any:
         return twin
     same = first.shape == twin.shape and first.dtype == twin.dtype
     return first if same and twin.is_floating_point() and twin.ndim in (2, 3) else twin
+
+
+def changed_contexts(calls: list[AttentionCall], fed: dict[int, Tensor]) -> tuple[dict[int, Tensor], list[str]]:
+    """Inputs of output projections to compare with contexts, and remarks on those that a model makes of the context first.
+
+    A gate or a norm after attention is the model's own doing, and no call's context. The context of another call is a mistake, as
+    it would be of a capture that took one module for another.
+    """
+    contexts = {call.layer: flat_context(call).nan_to_num() for call in calls}
+    compared, remarks = {}, []
+    for call in calls:
+        given, own = fed.get(call.layer), contexts[call.layer]
+        if given is None or given.shape != own.shape:
+            continue
+        known = given.nan_to_num()  # where padding is no number, it is none on both sides
+        if torch.equal(known, own):
+            continue
+        if any(torch.equal(known, other) for other in contexts.values()):
+            compared[call.layer] = given
+        else:
+            remarks.append(
+                f"layer {call.layer}: the model changes the context before the output projection (gate or norm)"
+            )
+    return compared, remarks
+
+
+def flat_context(call: AttentionCall) -> Tensor:
+    """The context as an output projection takes it, [batch query head*dim]."""
+    return call.context.transpose(1, 2).flatten(2)

@@ -31,7 +31,7 @@ from attnprobe.models.inputs import Encoded, from_model_inputs
 from attnprobe.models.model import Model
 from attnprobe.models.outcome import LayerCheck, merge, require, summarise
 from attnprobe.models.texts import Text, encode
-from attnprobe.models.twin import Watch, eager_twin
+from attnprobe.models.twin import Watch, changed_contexts, eager_twin, flat_context
 from attnprobe.records import Verification
 
 __all__ = ["check_layer", "merge", "require", "tolerances_of", "verify"]
@@ -116,14 +116,15 @@ def _verify_batch(model: Model, encoded: Encoded, route: str) -> Verification:
     twin, note = eager_twin(model, taken, watch.given)
     # by hooks, the context is taken from the input of the output projection in the first place; by flow, it is the product itself,
     # which a module may go on with (an activation, a gate) before it projects
-    fed = {layer: x for layer, x in watch.fed.items() if seen.routes.get(layer) == scope.INTERFACE}
+    given = {layer: x for layer, x in watch.fed.items() if seen.routes.get(layer) == scope.INTERFACE}
+    fed, remarks = changed_contexts(calls, given)
     checks = [
         _with_bias(
             model, call, watch, check_layer(call, other, real_rows(taken.encoded, call), fed.get(call.layer)), encoded
         )
         for call, other in zip(calls, twin, strict=True)
     ]
-    return summarise(taken, checks, note)
+    return summarise(taken, checks, note, remarks)
 
 
 def _with_bias(model: Model, call: AttentionCall, watch: Watch, check: LayerCheck, encoded: Encoded) -> LayerCheck:
@@ -225,8 +226,9 @@ def tolerances_of(call: AttentionCall, rows: Bool[Tensor, "batch head query"]) -
     exact = call.to(torch.float32 if call.q.device.type == "mps" else torch.float64)
     scores = scores_of(exact).masked_fill(~visible_of(call), 0.0)
     largest = float(scores.abs().amax(-1)[rows].max()) if bool(rows.any()) else 0.0
+    # values of padding may be no numbers (a family whose fully masked rows are NaN); a visible one shows in the context
     dtype = coarsest(call)
-    max_v, eps = float(call.v.abs().max()), torch.finfo(dtype).eps
+    max_v, eps = float(call.v.abs().nan_to_num(0.0).max()), torch.finfo(dtype).eps
     if dtype in HALF:
         return 2 * eps, (8 if call.implementation == "eager" else 1) * eps * max_v, largest
     delta = FLOAT32_TOLERANCE * eps / torch.finfo(torch.float32).eps + eps * largest
@@ -269,7 +271,7 @@ def _pattern_problems(twin: AttentionCall, rows: Tensor, row_sum: float) -> list
 
 def _fed_problems(call: AttentionCall, fed: Tensor | None) -> list[str]:
     """Whether the output projection was fed the captured context, where it was seen and has that size."""
-    flat = call.context.transpose(1, 2).flatten(2)
+    flat = flat_context(call)
     if fed is None or fed.shape != flat.shape or torch.equal(fed, flat):
         return []
     return ["the output projection was given something other than the captured context"]

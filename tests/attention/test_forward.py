@@ -56,6 +56,19 @@ def test_recompute_equals_the_loops(draw, kv_heads, softcap, with_sinks):
     np.testing.assert_allclose(context.numpy(), expected[1], **CLOSE)
 
 
+def test_sinks_of_each_query_whole_and_by_blocks_of_rows(draw):
+    """A sink per query that is the same for all queries of a head is the head's sink; blocks of rows take their own."""
+    q, k, v = draw(BATCH, HEADS, QUERIES, 3), draw(BATCH, HEADS, KEYS, 3), draw(BATCH, HEADS, KEYS, 5)
+    each, sinks = draw(BATCH, HEADS, QUERIES, 1), draw(HEADS)
+    same = make_call(q, k, v, sinks=sinks[None, :, None, None].expand(BATCH, HEADS, QUERIES, 1))
+    torch.testing.assert_close(recompute(same), recompute(make_call(q, k, v, sinks=sinks)))
+    call = make_call(q, k, v, sinks=each)
+    whole = pattern_of(call)
+    for rows in (slice(0, 2), slice(2, QUERIES)):
+        torch.testing.assert_close(pattern_of(call, rows), whole[:, :, rows])
+    torch.testing.assert_close(replay(call)[0], whole)
+
+
 def test_rows_with_sinks_sum_to_less_than_one(draw):
     q, k, v = sharp(draw)
     without, _ = recompute(make_call(q, k, v))

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import pytest
 import torch
+import transformers
 
 from attnprobe.attention.call import AttentionCall
 from attnprobe.attention.forward import recompute
@@ -13,7 +14,7 @@ from attnprobe.models.capture import as_model, capture, estimate_bytes, record
 from attnprobe.models.interface import Pending, raw_call
 from attnprobe.models.load import load
 from attnprobe.models.verify import verify
-from tests.tiny import HEAD_DIM, HEADS, LAYERS, TINY, build, byte_tokenizer, inputs_for, tiny_model
+from tests.tiny import HEAD_DIM, HEADS, LAYERS, TINY, build, byte_tokenizer, inputs_for, sharpen, tiny_model
 
 ON_INTERFACE = [name for name, tiny in TINY.items() if tiny.on_interface]
 RUNS = [
@@ -209,6 +210,18 @@ def test_a_task_head_is_not_run():
     taken = capture(module, **inputs_for("bert"))
     assert ran.seen == []
     assert [call.module for call in taken.layers] == [f"bert.encoder.layer.{i}.attention.self" for i in range(LAYERS)]
+
+
+def test_what_is_run_where_the_base_is_only_a_part():
+    """DINOv3 calls its stack of layers the base; that takes hidden states and would leave the embedding out."""
+    config = transformers.DINOv3ViTConfig(
+        hidden_size=36, intermediate_size=37, num_hidden_layers=2, num_attention_heads=3, image_size=14, patch_size=7
+    )
+    model = load((sharpen(transformers.DINOv3ViTModel(config)).eval(), None))
+    assert model.module.base_model is not model.module
+    assert model.backbone is model.module
+    pixels = torch.randn(2, 3, 14, 14, generator=torch.Generator().manual_seed(1))
+    assert len(capture(model, pixel_values=pixels).layers) == 2
 
 
 def test_a_batch_of_one_word(minilm):

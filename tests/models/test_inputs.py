@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from attnprobe.errors import InputError
 from attnprobe.models.capture import capture
 from attnprobe.models.inputs import from_model_inputs
+from attnprobe.models.load import load
 from attnprobe.models.texts import encode
 from attnprobe.models.verify import verify
 from attnprobe.records import Sentence
@@ -196,6 +198,7 @@ def test_model_inputs_as_lists_arrays_or_tensors(bert):
         ({"input_idz": [[9]]}, r"BertModel takes no input 'input_idz'; near names: .*input_ids"),
         ({"input_ids": [[9]], "labels": [[1]]}, r"takes no input 'labels'"),
         ({"input_ids": [9, 10]}, r"wrong input_ids: expected \[batch token\], not empty, got \(2,\)"),
+        ({"input_ids": [[[9, 10]]]}, r"wrong input_ids: expected \[batch token\], not empty, got \(1, 1, 2\)"),
         ({"input_ids": [[]]}, r"wrong input_ids: .* got \(1, 0\)"),
         ({"input_ids": [[9, 10], [11]]}, r"cannot make a tensor of input_ids: expected numbers, rows of equal length"),
         ({"input_ids": [["a"]]}, r"cannot make a tensor of input_ids"),
@@ -210,6 +213,25 @@ def test_model_inputs_as_lists_arrays_or_tensors(bert):
 def test_wrong_model_inputs(bert, inputs, message):
     with pytest.raises(InputError, match=message):
         capture(bert, **inputs)
+
+
+def test_several_codes_a_position():
+    """What models of sound take; the codes have code books of their own, so no vocabulary bounds them."""
+    sizes = {
+        "hidden_size": 30,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "head_dim": 10,
+    }
+    config = transformers.CsmConfig(
+        **sizes, vocab_size=64, text_vocab_size=101, num_codebooks=4, intermediate_size=37, codebook_size=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, depth_decoder_config={**sizes, "vocab_size": 64},
+    )  # fmt: skip
+    model = load((transformers.CsmBackboneModel(config).eval(), None))
+    taken = capture(model, input_ids=torch.full((2, 5, 4), 7))
+    assert taken.encoded.real.shape == (2, 5)
+    assert taken.layer(0).q.shape[2] == 5
 
 
 def test_a_text_and_model_inputs_at_once(bert):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from attnprobe.attention.forward import recompute, replay
 from attnprobe.errors import VerificationError
@@ -19,7 +20,7 @@ from attnprobe.models.outcome import LayerCheck, summarise
 from attnprobe.models.texts import encode
 from attnprobe.models.verify import PROBE_TEXTS, check_layer, merge, require, tolerances_of, verify
 from attnprobe.records import Sentence
-from tests.tiny import TINY, build, byte_tokenizer, inputs_for, tiny_model
+from tests.tiny import TINY, build, byte_tokenizer, inputs_for, sharpen, tiny_model
 
 HALF = ("bfloat16", "float16")
 DEEP = {"llama": {"num_hidden_layers": 32}, "t5": {"num_layers": 12, "num_decoder_layers": 12}}
@@ -261,8 +262,8 @@ def test_the_input_of_every_output_projection_is_seen():
             assert torch.equal(watch.fed[call.layer], call.context.transpose(1, 2).flatten(2)), (family, call.layer)
 
 
-def test_a_model_that_changes_the_context_before_the_projection_fails(minilm):
-    """A gate on the output reaches no argument of the attention function; its context is not pattern @ v."""
+def test_a_model_that_changes_the_context_before_the_projection_is_told(minilm):
+    """A gate on the output reaches no argument of the attention function: attention is verified, what heads write is not."""
     handle = minilm.module.encoder.layer[1].attention.output.dense.register_forward_pre_hook(
         lambda _module, inputs: (inputs[0] * 0.5,)
     )
@@ -270,10 +271,39 @@ def test_a_model_that_changes_the_context_before_the_projection_fails(minilm):
         checked = verify(minilm)
     finally:
         handle.remove()
+    assert checked.ok
+    assert checked.notes == ("layer 1: the model changes the context before the output projection (gate or norm)",)
+
+
+def test_a_projection_that_is_given_another_layers_context_fails(minilm):
+    """What a capture that took one module for another would look like."""
+    layers, kept = minilm.module.encoder.layer, []
+    handles = [
+        layers[0].attention.output.dense.register_forward_pre_hook(lambda _module, inputs: kept.append(inputs[0])),
+        layers[1].attention.output.dense.register_forward_pre_hook(lambda _module, inputs: (kept[-1],)),
+    ]
+    try:
+        checked = verify(minilm)
+    finally:
+        for handle in handles:
+            handle.remove()
     assert not checked.ok
     assert checked.notes == ("layer 1: the output projection was given something other than the captured context",)
     with pytest.raises(VerificationError, match="does not match the model: got layer 1: the output projection"):
         require(checked)
+
+
+def test_a_family_with_a_gate_on_its_heads_is_verified():
+    """AFMoE multiplies the context by a gate before the output projection."""
+    config = transformers.AfmoeConfig(
+        vocab_size=101, hidden_size=32, intermediate_size=36, moe_intermediate_size=12, num_hidden_layers=2,
+        num_dense_layers=1, num_attention_heads=4, num_key_value_heads=4, head_dim=8, num_experts=2,
+        num_experts_per_tok=1, num_shared_experts=1, pad_token_id=0, layer_types=["sliding_attention", "full_attention"],
+    )  # fmt: skip
+    checked = verify((sharpen(transformers.AfmoeModel(config)).eval(), None))
+    assert checked.ok
+    assert len(checked.notes) == 2
+    assert all("changes the context" in note for note in checked.notes)
 
 
 def test_bit_for_bit_means_pattern_and_context(minilm):
