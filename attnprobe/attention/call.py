@@ -38,8 +38,8 @@ class Step:
     """multiply, divide, add, floor (the larger of the two), clamp, fill, cast, softmax; fused: add first and then the product, in one."""
     value: Any = None
     """By what: a number, or a tensor [#batch #head #query #key]. Of cast and softmax: the dtype (None: as it is)."""
-    where: Bool[Tensor, "#batch #head #query #key"] | None = None
-    """Of fill: which scores get the value."""
+    where: Tensor | None = None
+    """Of fill: which scores get the value, bool, of the same axes."""
     factors: tuple[float, float] = (1.0, 1.0)
     """Of fused: value * factors[0] + product * factors[1]. Of clamp: the limits."""
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnprobe.attention.call import Step
 from attnprobe.models.scores import (
+    Expected,
     Frame,
     Noted,
     Unreadable,
@@ -55,9 +56,9 @@ class Mixing:
     """From [batch head key dim] to the model's values [*lead key dim]."""
 
 
-def entering(weights: Weights, heads: int | None) -> Entering:
+def entering(weights: Weights, expected: Expected) -> Entering:
     """q, k, scale and bias of a softmax; raises `Unreadable` where the steps are no such thing."""
-    frame = frame_of(weights, heads)
+    frame = frame_of(weights, expected)
     q, k = _operands(weights, frame)
     steps = _placed(weights, frame)
     scale, bias, factor = _added_up(steps, q.dtype)
@@ -194,7 +195,7 @@ def mixing(weights: Weights, pattern: Tensor, v: Tensor, frame: Frame) -> Mixing
     rows = moved(frame.index("query", n_keys), weights.noted)
     keys = moved(frame.index("key", n_keys), weights.noted)
     if tuple(rows.shape) != tuple(pattern.shape) or not (_constant(rows, -1) and _constant(keys, -2)):
-        raise Unreadable("the axes of the weights are mixed")
+        raise Unreadable("its weights are normalised over another axis than the one they mix, or their axes are mixed")
     rows, keys = rows[..., 0].to(v.device), keys[..., 0, :].to(v.device)
 
     def scattered(values: Tensor, numbers: Tensor, total: int) -> Tensor:

@@ -137,6 +137,7 @@ def run_forward(
     Returns the recorder, which knows by which routes calls came and which modules could not be read.
     """
     recorder = Recorder(model.module, each)
+    recorder.batch = encoded.batch_size
     with _listening(model, recorder, route), torch.no_grad():
         if max_new_tokens is None:
             model.backbone(**encoded.inputs)

@@ -18,7 +18,7 @@ from attnprobe.models import scope
 from attnprobe.models.assembled import entering, mixing
 from attnprobe.models.contraction import Contraction
 from attnprobe.models.interface import Pending, RawCall, Result
-from attnprobe.models.scores import Noted, Weights, batch_and_heads
+from attnprobe.models.scores import Expected, Noted, Weights, batch_and_heads
 
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "attention_head_count")
 """Under which names modules say how many heads they have."""
@@ -43,14 +43,15 @@ def running_module() -> nn.Module:
     return _NOWHERE
 
 
-def heads_of(module: nn.Module) -> int | None:
-    """How many heads a module says that it has, or its configuration."""
+def expected_in(module: nn.Module) -> Expected:
+    """How many sequences the run has, where its recorder knows, and how many heads a module or its configuration says it has."""
+    batch = getattr(scope.current().recorder, "batch", None)
     for holder in (module, getattr(module, "config", None)):
         for name in _HEADS:
             value = getattr(holder, name, None)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
-    return None
+                return batch, value
+    return batch, None
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Ending:
         if not product.plain:
             shape = tuple(last.operands[last.place].shape)
             weights = weights.then(Noted(None, product.left_from_model, shape, False))
-        self.entering = e = entering(weights, heads_of(module))
+        self.entering = e = entering(weights, expected_in(module))
         self.mixing = mixing(weights, product.left, product.right.transpose(-1, -2), e.frame)
         self.steps = _steps(e.steps, weights)
         self.v = self.mixing.v.detach()
@@ -149,7 +150,7 @@ class Fused:
         if q.ndim < 3:
             return
         self.lead = tuple(q.shape[:-2])
-        self.split = batch_and_heads(self.lead, heads_of(module))
+        self.split = batch_and_heads(self.lead, expected_in(module))
         self.causal = bool(given.get("is_causal"))
         scale = given.get("scale")
         options = {

@@ -24,7 +24,7 @@ from attnprobe.models.contraction import Contraction
 from attnprobe.models.endings import Ending, Fused, Last, running_module
 from attnprobe.models.interface import Pending, RawCall, Result, edited
 from attnprobe.models.operations import HANDLERS
-from attnprobe.models.scores import Lost, Note, Unreadable, Weights
+from attnprobe.models.scores import Lost, Note, Scores, Unreadable, Weights
 
 _ENDS = frozenset(
     (
@@ -82,7 +82,8 @@ class Flow(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         if name in _ENDS:
             return
-        lost = Lost(name, isinstance(note, Weights) or (isinstance(note, Lost) and note.normalised) or name == "exp")
+        normalised = isinstance(note, Weights) or (isinstance(note, Lost) and note.normalised) or _by_hand(name, note)
+        lost = Lost(name, normalised)
         if name == "__setitem__":
             result = args[0]
         for part in result if isinstance(result, (tuple, list)) else (result,):
@@ -130,6 +131,14 @@ class Flow(TorchFunctionMode):
             if now.recorder is not None and now.route in (scope.AUTO, scope.FLOW):
                 now.recorder(raw(made, result))
         return result
+
+
+def _by_hand(name: str, note: Note) -> bool:
+    """Whether this is a softmax written out: exp(scores - log of the sum of their exp), the last step being the same for a row."""
+    if name != "exp" or not isinstance(note, Scores) or not note.noted or note.noted[-1].step is None:
+        return False
+    last = note.noted[-1].step
+    return last.name == "add" and isinstance(last.value, Tensor) and last.value.ndim > 1 and last.value.shape[-1] == 1
 
 
 _SEEN_INSIDE = FunctionType(

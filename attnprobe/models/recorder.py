@@ -51,6 +51,8 @@ class Recorder:
     def __init__(self, root: nn.Module, each: Callable[[AttentionCall], None]) -> None:
         self.each = each
         self.seen = 0
+        self.batch: int | None = None
+        """Sequences in the batch that runs, where that is known."""
         self.order = Order()
         self.routes: dict[int, str] = {}
         """By which route each call came."""

@@ -140,8 +140,12 @@ class Frame:
         return whole.permute([self.order.index(axis) for axis in range(len(self.order))])
 
 
-def frame_of(weights: Weights, heads: int | None) -> Frame:
-    """Which axes of the scores are lead, query and key, and how the lead is batch and head; `heads` says how many to expect."""
+Expected = tuple[int | None, int | None]
+"""How many sequences and heads there should be, as far as that is known."""
+
+
+def frame_of(weights: Weights, expected: Expected) -> Frame:
+    """Which axes of the scores are lead, query and key, and how the lead is batch and head."""
     shape, product = weights.shape, weights.scores.product
     key = weights.dim % len(shape)
     others = [axis for axis in range(len(shape)) if axis != key]
@@ -155,7 +159,7 @@ def frame_of(weights: Weights, heads: int | None) -> Frame:
     lead = [axis for axis in others if axis not in query]
     order = (*lead, *query, key)
     sizes = tuple(shape[axis] for axis in order)
-    return Frame(order, sizes, len(lead), *batch_and_heads(sizes[: len(lead)], heads))
+    return Frame(order, sizes, len(lead), *batch_and_heads(sizes[: len(lead)], expected))
 
 
 def _query_axes(weights: Weights, key: int, others: list[int]) -> list[int]:
@@ -176,13 +180,15 @@ def _query_axes(weights: Weights, key: int, others: list[int]) -> list[int]:
     return found or [max(others)]
 
 
-def batch_and_heads(lead: tuple[int, ...], heads: int | None) -> tuple[int, int]:
-    """How many of the leading axes' places are batch and how many heads; `heads` says how many heads to expect."""
-    total = prod(lead)
+def batch_and_heads(lead: tuple[int, ...], expected: Expected) -> tuple[int, int]:
+    """How many of the leading axes' places are batch and how many heads."""
+    total, (batch, heads) = prod(lead), expected
     if len(lead) == 2:
         return lead[0], lead[1]
     if len(lead) > 2:
         return (lead[0], total // lead[0]) if heads == total // lead[0] else (total // lead[-1], lead[-1])
+    if total == batch:
+        return total, 1
     return (total // heads, heads) if heads and total % heads == 0 else (total, 1)
 
 

@@ -351,3 +351,64 @@ def test_saved_and_verified_again(family, tmp_path):
     assert verify(back).ok
     assert verify(back).bitwise.all()
     assert (back.route, back.not_captured) == ("flow", ())
+
+
+class Mixing(nn.Module):
+    """A BERT with one more module behind it that mixes its states by a product of activations."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.bert, self.mix, self.part = build("bert"), mix, nn.Sequential()
+        self.config = self.bert.config
+
+    def forward(self, input_ids, attention_mask=None):
+        states = self.bert(input_ids=input_ids, attention_mask=attention_mask)[0]
+        return self.mix(states @ states.transpose(1, 2) / 30, states)
+
+
+@pytest.mark.parametrize(
+    ("mix", "reason"),
+    [
+        (lambda s, x: torch.exp(s - torch.logsumexp(s, -1, keepdim=True)) @ x, "by `exp`"),
+        (lambda s, x: torch.softmax(torch.tanh(s), -1) @ x, "by `tanh`"),
+        (lambda s, x: torch.softmax(s, 1) @ x, "normalised over another axis"),
+        (lambda s, x: torch.softmax(s, -1) @ torch.softmax(s, -1) @ x, "multiplied with other weights"),
+        (lambda s, x: torch.softmax(s * torch.arange(11.0), -1) @ x, "multiplied key by key"),
+        (lambda s, x: s.exp() @ x, None),
+        (lambda s, x: s @ x, None),
+        (lambda s, x: nn.functional.relu(s) @ x, None),
+    ],
+)
+def test_what_is_attention_and_cannot_be_read_is_told(mix, reason):
+    model, inputs = load((Mixing(mix).eval(), None)), inputs_for("bert")
+    taken = capture(model, **inputs)
+    assert [call.module.partition(".")[0] for call in taken.layers] == ["bert", "bert"]
+    assert len(taken.not_captured) == (reason is not None)
+    assert reason is None or reason in taken.not_captured[0]
+    assert verify(model, **inputs).ok == (reason is None)
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda s, x: torch.softmax(s, -1) @ x,
+        lambda s, x: torch.softmax(s.transpose(1, 2), -1) @ x,
+        lambda s, x: torch.softmax(s, 1).transpose(1, 2) @ x,
+        lambda s, x: (x.transpose(1, 2) @ torch.softmax(s, -1).transpose(1, 2)).transpose(1, 2),
+        lambda s, x: torch.einsum("bij,bjd->bid", torch.softmax((s - s.max()).clamp(-50, 50), -1), x),
+        lambda s, x: torch.softmax(torch.where(s > 0, s, -1e9), dim=-1) @ x,
+        lambda s, x: nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True, scale=0.3),
+        lambda s, x: torch.softmax(s.view(3, 11, 1, 11).expand(3, 11, 1, 11).flatten(1, 2), -1) @ x,
+    ],
+)
+def test_the_forms_that_are_read(mix):
+    model, inputs = load((Mixing(mix).eval(), None)), inputs_for("bert")
+    taken = capture(model, **inputs)
+    assert len(taken.layers) == 3
+    assert taken.not_captured == ()
+    with torch.no_grad():
+        output = model.module(**inputs)
+    assert torch.equal(taken.layer(2).context.transpose(1, 2).flatten(2), output)
+    assert verify(model, **inputs).ok
+    with ablating(model, [(2, 0)]):
+        assert float(capture(model, **inputs).layer(2).context.abs().max()) == 0.0
