@@ -329,6 +329,14 @@ def test_hovering_a_weight_tells_words_and_value(opened):
     assert tip(page).split("\n") == ["cat → sat", f"{weight * 100:.1f}%"]
 
 
+def test_a_pattern_s_table_opened_before_it_is_drawn_fills_afterwards(opened):
+    page = opened.page
+    page.evaluate("document.querySelector('.figure-pattern summary').click()")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    show_patterns(page)
+    page.wait_for_function("document.querySelectorAll('.figure-pattern tbody tr').length === 6")
+
+
 def test_words_join_their_pieces(opened):
     page = opened.page
     cell(page, 1, 2).click()

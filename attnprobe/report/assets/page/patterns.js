@@ -269,7 +269,9 @@ function largeDrawing() {
   return viewer.as === "arcs" ? viewer.arcs.querySelector("svg") : matrixDrawing(viewer.matrix);
 }
 
+// Filled again once there is something to show.
 function largeTable() {
+  if (!viewer.matrix) return { columns: columnsOf(["patterns.query", "text"]), rows: [] };
   return viewer.matrix.n > TABLE_LIMIT
     ? {
         columns: columnsOf(["patterns.query", "text"]),
