@@ -18,10 +18,11 @@ from attnprobe.models.verify import verify
 from tests.models.test_routes import assert_same_calls
 from tests.tiny import TINY, build, inputs_for, sharpen, tiny_model
 
+SLOW = pytest.mark.slow
 OFF = [name for name, tiny in TINY.items() if not tiny.on_interface]
 
 
-@pytest.mark.parametrize("padding", ["right", "left", "none"])
+@pytest.mark.parametrize("padding", ["right", "left", pytest.param("none", marks=SLOW)])
 @pytest.mark.parametrize("family", OFF)
 def test_families_off_the_interface_are_verified(family, padding):
     model, inputs = tiny_model(family), inputs_for(family, padding=padding)
@@ -172,7 +173,7 @@ FORMULAS = {
 """Families whose position bias is held against a formula, and the method of the attention module that makes it."""
 
 
-@pytest.mark.parametrize("padding", ["right", "left", "none"])
+@pytest.mark.parametrize("padding", ["right", pytest.param("left", marks=SLOW), pytest.param("none", marks=SLOW)])
 @pytest.mark.parametrize("family", FORMULAS)
 def test_the_position_bias_is_what_its_formula_gives(family, padding):
     checked = verify(tiny_model(family), **inputs_for(family, padding=padding))
@@ -265,7 +266,7 @@ def test_a_mistake_in_what_is_captured_is_caught(family, mistake, monkeypatch):
     assert (checked.pattern_max_abs > 1e3 * checked.pattern_tolerance).all()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=SLOW)])
 @pytest.mark.parametrize("family", OFF)
 def test_half_precision_is_replayed(family, dtype):
     model = load((build(family).to(getattr(torch, dtype)), None))
