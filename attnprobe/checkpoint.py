@@ -167,7 +167,9 @@ def _claim(folder: Path, key: str, resume: bool) -> None:
         )
     if not resume or found is None:
         for path in folder.iterdir():
-            if path.name != "lock":
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "lock":
                 path.unlink()
         temporary = folder / "key.part"
         temporary.write_text(key)

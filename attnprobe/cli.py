@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from attnprobe import __version__
-from attnprobe.commands import finding, looking, measuring, studies
+from attnprobe.commands import finding, looking, measuring, probing, studies
 from attnprobe.errors import AttnprobeError
 
 app = typer.Typer(
@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(measuring.report, measuring.heads, looking.verify, looking.capture, looking.view),
-    *(studies.importance, studies.probe, studies.compare, finding.fetch, finding.doctor),
+    *(studies.importance, probing.probe, studies.compare, finding.fetch, finding.doctor),
 )
 for command in COMMANDS:
     app.command()(command)
@@ -65,7 +65,7 @@ def main() -> None:
         what = f"internal error: {type(error).__name__}: {error}. Run again with --debug and report it."
         _fail(error, 70, debug, what)
     if code == _INTERRUPTED:  # typer turns Ctrl-C within a command into this code, and says nothing
-        remedy = "with --out of `heads` or --study of `report`, go on with the same command and --resume"
+        remedy = "with --out of `heads` or `probe`, or --study of `report`, go on with the same command and --resume"
         print(f"interrupted; {remedy}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 

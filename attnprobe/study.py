@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
@@ -43,6 +43,9 @@ from attnprobe.models.capture import as_model
 from attnprobe.models.load import Model
 from attnprobe.models.verify import merge, require, verify
 from attnprobe.planning import DEFAULT_RELATIONS, Job, Options, Planned, Progress, lay_plan, limited, shards_of
+from attnprobe.probes.profile import profile_groups
+from attnprobe.probes.run import Task, probe, refuse_unprobed
+from attnprobe.probes.tasks import choose_tasks
 from attnprobe.records import Provenance, Sentence, Study, Verification
 from attnprobe.registry import METRICS
 from attnprobe.sharding import Engine, Repeat, in_process, measure_all
@@ -70,6 +73,7 @@ def run(
     importance: int = 0,
     controls: bool = False,
     causal: bool = False,
+    probes: Sequence[Task] = (),
     totals: bool = False,
     unverified: bool = False,
     corpus: str | None = None,
@@ -93,7 +97,8 @@ def run(
 
     Off by default, since each runs the model many times more: `importance` is a number of sentences to measure the importance of heads on
     (`heads.importance`); `controls` repeats the run with two random-weights models, and `causal` takes each head with a syntactic or semantic
-    label out; both add their evidence to the labels. `totals` keeps totals of groups of clusters, which `heads.compare` needs to pair two
+    label out; both add their evidence to the labels. `probes` names probe tasks: what can be read off each head's context, with its controls
+    (`probes.probe` has more options, and code lengths), and `/profiles`, which joins that with the labels and the entropy of each head. `totals` keeps totals of groups of clusters, which `heads.compare` needs to pair two
     studies; shards then hold about 16 sentences.
 
     With `out` the study is also written there, and each finished shard is kept beside it until then, so that an interrupted run goes on with
@@ -127,6 +132,9 @@ def run(
     choose(options.relations)
     refuse_unknown_scorers(options.scorers)
     refuse_unknown_extras(options.extras)
+    tasks = choose_tasks(probes) if probes else []
+    if tasks:
+        refuse_unprobed(limited(sentences, max_sentences), tasks, cluster)
     if model.tokenizer is None:
         raise InputError(f"{model.name} has no tokenizer, so a corpus of words cannot be run through it.")
     sentences = annotated(sentences, options.relations)
@@ -141,6 +149,7 @@ def run(
     provenance = _provenance(model, sentences, options, planned, corpus)
 
     evidence = Evidence(importance, controls, causal)
+    probed = partial(_probed, model, tasks, options, progress)
 
     def measured(store: Checkpoints | None) -> Study:
         kept = GroupTotals() if totals else None
@@ -151,6 +160,8 @@ def run(
         labels, items = tree["labels"].to_dataset(), partial(again.items, model)
         _add(tree, evidence.tables(model, labels, items, again.tables, cluster=cluster, seed=seed))
         _add(tree, _late(model, sentences, options, planned, tree))
+        if tasks:
+            _add(tree, probed(limited(sentences, max_sentences), tree, store))
         if kept is not None:
             _add(tree, {"totals": kept.finish(options.scorers)})
         return Study(tree)
@@ -195,6 +206,32 @@ def _late(
     )
 
 
+def _probed(
+    model: Model,
+    tasks: Sequence[Task],
+    options: Options,
+    progress: Progress | None,
+    sentences: Iterable[Sentence],
+    tree: xr.DataTree,
+    store: Checkpoints | None,
+) -> dict[str, xr.Dataset]:
+    """Probes of the same corpus, split in the same way, and the profiles they make with the tables there are."""
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    groups["probes"] = probe(
+        model,
+        sentences,
+        tasks=tasks,
+        sites=("context",),
+        mdl=False,
+        cluster=options.cluster,
+        seed=options.seed,
+        batch_tokens=options.plan.batch_tokens,
+        checkpoints=None if store is None else store.folder / "probes",
+        progress=None if progress is None else lambda done, total, _: progress(done, total),
+    )
+    return {"probes": groups["probes"], **profile_groups(groups)}
+
+
 def _key(provenance: Provenance) -> str:
     """What a finished shard depends on."""
     names = ("model_sha256", "attn_implementation", "dtype", "device", "corpus_sha256", "plan", "versions")
@@ -211,8 +248,13 @@ def gather(
     max_sentences: int | None = None,
     unverified: bool = False,
     corpus: str | None = None,
+    into: Study | None = None,
 ) -> Study:
-    """A study of other tables: `compute(model, sentences)` gives them by group, after the capture has been verified as in `run`."""
+    """A study of other tables: `compute(model, sentences)` gives them by group, after the capture has been verified as in `run`.
+
+    `into` is a study that they are added to (a new one is returned); raises `InputError`, before anything is computed, where it is of another
+    model or corpus.
+    """
     model = as_model(model)
     _fix_threads()
     if iter(sentences) is sentences:
@@ -223,9 +265,23 @@ def gather(
     if not unverified:
         require(checked)
     attributes = _provenance(model, sentences, options, planned, corpus).as_attributes()
+    if into is not None:
+        _refuse_others(into.attributes, attributes)
     groups = compute(model, limited(sentences, max_sentences))
-    tree = {"/": xr.Dataset(attrs=attributes), "/verification": verification_table(checked), **groups}
-    return Study(xr.DataTree.from_dict(tree))
+    if into is not None:
+        tree = into.tree.copy()
+        _add(tree, {name.strip("/"): table for name, table in groups.items()})
+        return Study(tree)
+    whole = {"/": xr.Dataset(attrs=attributes), "/verification": verification_table(checked), **groups}
+    return Study(xr.DataTree.from_dict(whole))
+
+
+def _refuse_others(study: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Tables of one study are of one model and one corpus."""
+    for name, what in (("model_sha256", "model"), ("corpus_sha256", "corpus")):
+        if study.get(name) != new[name]:
+            told = {"expected": f"{study.get(what)} ({name} {study.get(name)})", "got": f"{new[what]} ({new[name]})"}
+            raise InputError(explain(f"cannot add to a study of another {what}", **told))
 
 
 def _verify(model: Model, planned: Planned) -> Verification:

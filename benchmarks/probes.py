@@ -159,33 +159,50 @@ def _heads(model: attnprobe.Model, corpus: Corpus, features: Features, options: 
 
 def _grid(model: attnprobe.Model, corpus: Corpus, features: Features, options: argparse.Namespace) -> None:
     seeds = (0, 1, 2)
-    whole = dict.fromkeys(("task and control", "with code lengths"), 0.0)
-    chosen: dict[tuple[str, str], float] = {}
-    choosing = time.process_time()
-    for site in SITES:
-        for examples in corpus.examples:
-            chosen[site, examples.task.name] = _penalty(features, corpus, site, examples)
-    choosing = time.process_time() - choosing
-    for site in SITES:
-        for layer in range(len(features.layers)):
-            x = features.heads(site, layer)
-            for examples in corpus.examples:
-                penalties = (chosen[site, examples.task.name],)
-                plan = Plan((examples,), corpus.clusters, seeds, penalties, mdl=False, faults=(None,))
-                for name, own in (("task and control", plan), ("with code lengths", replace(plan, mdl=True))):
-                    start = time.process_time()
-                    score(x, own)
-                    whole[name] += time.process_time() - start
-        print(f"  {site} done", flush=True)
+    start = time.process_time()
+    chosen = {
+        (site, examples.task.name): _penalty(features, corpus, site, examples)
+        for site in SITES
+        for examples in corpus.examples
+    }
+    told = "choosing a penalty for each site and task, on one head of each layer"
+    print(f"{told}: {time.process_time() - start:.1f} s CPU", flush=True)
+    whole: dict[str, float] = {}
+    for name, own in (("task and control", seeds), ("one seed alone", (0,)), ("one seed with code lengths", (0,))):
+        whole[name] = 0.0
+        for site in SITES:
+            spent = _site(features, corpus, site, chosen, own, mdl=name.endswith("lengths"))
+            whole[name] += spent
+            print(f"  {name}, {site}: {spent:.1f} s CPU", flush=True)
     fits = len(SITES) * len(GRID) * sum(info.heads for info in features.layers) * 2 * len(seeds)
-    print(f"choosing a penalty for each site and task, on one head of each layer: {choosing:.1f} s CPU")
     print(
         f"{len(SITES)} sites x {len(GRID)} tasks, task and control, {len(seeds)} seeds, {fits} fits: {whole['task and control']:.1f} s CPU"
     )
-    print(
-        f"code lengths and learning curves, one seed: {whole['with code lengths'] - whole['task and control']:.1f} s CPU more"
-    )
+    more = whole["one seed with code lengths"] - whole["one seed alone"]
+    print(f"code lengths and learning curves, one seed: {more:.1f} s CPU more", flush=True)
     print(f"random weights, one seed: {_random(model, corpus, chosen):.1f} s CPU more")
+
+
+def _site(
+    features: Features,
+    corpus: Corpus,
+    site: str,
+    chosen: dict[tuple[str, str], float],
+    seeds: tuple[int, ...],
+    *,
+    mdl: bool,
+) -> float:
+    """CPU seconds of all layers and tasks of one site."""
+    spent = 0.0
+    for layer in range(len(features.layers)):
+        x = features.heads(site, layer)
+        for examples in corpus.examples:
+            penalties = (chosen[site, examples.task.name],)
+            plan = Plan((examples,), corpus.clusters, seeds, penalties, mdl=mdl, faults=(None,))
+            start = time.process_time()
+            score(x, plan)
+            spent += time.process_time() - start
+    return spent
 
 
 def _penalty(features: Features, corpus: Corpus, site: str, examples: object) -> float:

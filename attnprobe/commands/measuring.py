@@ -32,6 +32,7 @@ from attnprobe.commands.options import (
     MaxSentences,
     Metrics,
     ModelName,
+    Probes,
     Quiet,
     Relations,
     Resume,
@@ -88,6 +89,7 @@ def report(
     cluster: Cluster = "document",
     margin: Margin = 0.05,
     totals: Totals = False,
+    probes: Probes = None,
     max_sentences: MaxSentences = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -143,6 +145,7 @@ def heads(
     cluster: Cluster = "document",
     margin: Margin = 0.05,
     totals: Totals = False,
+    probes: Probes = None,
     max_sentences: MaxSentences = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -175,6 +178,7 @@ def _run(
     relations: str | None,
     scorers: str,
     extras: str,
+    probes: str | None,
     device: str,
     attn: str | None,
     dtype: str | None,
@@ -195,6 +199,7 @@ def _run(
     from attnprobe.heads.relations import choose
     from attnprobe.heads.scorers import refuse_unknown_scorers
     from attnprobe.models.load import load
+    from attnprobe.probes.tasks import choose_tasks
     from attnprobe.registry import METRICS
     from attnprobe.study import run
     from attnprobe.text.corpus import read_corpus
@@ -206,10 +211,11 @@ def _run(
     wanted = [name for name in names_in(extras) or () if name != "none"]
     refuse_unknown_extras(wanted)
     refuse_unknown_scorers(names_in(scorers) or ())
+    tasks = choose_tasks(names_in(probes) or ()) if probes else []
     source = corpus if corpus is not None else str(attnprobe.data.path("bundled"))
     sentences = read_corpus(source, skip_invalid=skip_invalid)
     loaded = load(model, attn=attn, dtype=dtype, device=device)
-    with _progress(quiet) as progress:
+    with progress_bar(quiet) as progress:
         return run(
             loaded,
             sentences,
@@ -217,6 +223,7 @@ def _run(
             relations=names_in(relations),
             scorers=names_in(scorers) or ["weights"],
             extras=wanted,
+            probes=tasks,
             corpus=corpus or "bundled treebank",
             out=result,
             resume=resume,
@@ -249,24 +256,20 @@ def check_writable(*paths: Path | None) -> None:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error where a person may be looking at it."""
+def progress_bar(quiet: bool) -> Iterator[Callable[..., None] | None]:
+    """A bar on standard error where a person may be looking at it, told (done, in all) and what is going on."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("measuring"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("sentences"),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("measuring", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda done, total, what="measuring": bar.update(
+            task, completed=done, total=total or None, description=what
+        )
 
 
 def _summarise(study: Study, written: dict[str, str], as_json: bool) -> None:

@@ -23,6 +23,10 @@ Relations = Annotated[
     str | None,
     typer.Option("--relations", help="Comma-separated relations (dep, dep:obj, ...); see `attnprobe list relations`."),
 ]
+Probes = Annotated[
+    str | None,
+    typer.Option("--probes", help="Comma-separated tasks to probe each head for as well; see `attnprobe list tasks`."),
+]
 MaxSentences = Annotated[int | None, typer.Option("--max-sentences", min=1, help="Use only the first N sentences.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything drawn at random.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, mps or auto.")]

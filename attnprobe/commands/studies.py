@@ -1,4 +1,4 @@
-"""More that can be asked about heads: `importance`, `probe`, and `compare` for two studies."""
+"""More that can be asked about heads: `importance`, and `compare` for two studies."""
 
 from __future__ import annotations
 
@@ -60,45 +60,14 @@ def importance(
     debug: Debug = False,
 ) -> None:
     """How much hangs on each head: gradients of a gate, and ablation to zero, mean or uniform attention."""
+    check_writable(out)
     from attnprobe.heads.importance import KINDS, measure_importance
 
     def compute(loaded: Model, corpus: Iterable[Sentence]) -> dict[str, xr.Dataset]:
         chosen = names_in(kinds) or list(KINDS)
         return {"/importance": measure_importance(loaded, corpus, kinds=chosen, max_sentences=sentences, seed=seed)}
 
-    _gathered(compute, **context.params)
-
-
-def probe(
-    context: typer.Context,
-    model: ModelName,
-    out: StudyOut,
-    corpus: Corpus = None,
-    tasks: Annotated[
-        str | None, typer.Option("--tasks", help="Comma-separated tasks; see `attnprobe list tasks`.")
-    ] = None,
-    sites: Annotated[str, typer.Option("--sites", help="Comma-separated: q, k, v, context.")] = "context",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of held-out clusters and control labels.")] = 3,
-    max_sentences: MaxSentences = None,
-    seed: Seed = 0,
-    device: Device = "cpu",
-    attn: Attn = None,
-    dtype: Dtype = None,
-    skip_invalid: SkipInvalid = False,
-    unverified: Unverified = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """What can be read off each head's vectors, beside what a control task, the majority and random weights give."""
-    from attnprobe.probes.run import DEFAULT_TASKS
-    from attnprobe.probes.run import probe as probe_model
-
-    def compute(loaded: Model, corpus: Iterable[Sentence]) -> dict[str, xr.Dataset]:
-        chosen = names_in(tasks) or list(DEFAULT_TASKS)
-        return {"/probes": probe_model(loaded, corpus, tasks=chosen, sites=names_in(sites) or ["context"], seeds=seeds)}
-
-    _gathered(compute, **context.params)
+    gathered(compute, **context.params)
 
 
 def compare(
@@ -160,7 +129,7 @@ def _compared(found: Study, out: Path) -> dict[str, Any]:
     return {"comparison": str(out.resolve()), **how, "apart": apart, **changes}
 
 
-def _gathered(
+def gathered(
     compute: Any,
     *,
     model: str,
@@ -175,27 +144,31 @@ def _gathered(
     unverified: bool,
     as_json: bool,
     head: str | None = None,
+    cluster: str = "document",
+    study: Study | None = None,
     **_elsewhere: Any,
 ) -> None:
+    """Compute tables over a corpus and write them to `out`: a study of their own, or together with those of `study`."""
     import attnprobe.data
     from attnprobe.models.load import load
     from attnprobe.study import gather
     from attnprobe.text.corpus import read_corpus
 
-    check_writable(out)
     source = read_corpus(
         corpus if corpus is not None else str(attnprobe.data.path("bundled")), skip_invalid=skip_invalid
     )
     loaded = load(model, head=head, attn=attn, dtype=dtype, device=device)
-    study = gather(
+    found = gather(
         loaded,
         source,
         compute,
         seed=seed,
+        cluster=cluster,
         max_sentences=max_sentences,
         unverified=unverified,
         corpus=corpus or "bundled treebank",
+        into=study,
     )
-    study.save(out)
-    told = {"study": str(out.resolve()), "groups": study.groups, "verified": study.verified}
+    found.save(out)
+    told = {"study": str(out.resolve()), "groups": found.groups, "verified": found.verified}
     print(json.dumps(told) if as_json else f"study: {told['study']}")

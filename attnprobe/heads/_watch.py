@@ -191,3 +191,15 @@ def batches_of(items: Sequence[Encoded], batch_tokens: int) -> Iterator[list[int
         batch.append(place)
     if batch:
         yield batch
+
+
+def losses_of(model: Model, items: Sequence[Encoded], *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each sentence, the summed loss of the model's language-model head in nats, and the number of tokens it is summed over."""
+    watched = watched_of(model)
+    total, count = np.zeros(len(items)), np.zeros(len(items))
+    with torch.no_grad():
+        for places in batches_of(items, 2048):
+            batch = given(model, [items[place] for place in places], watched, seed)
+            losses = torch.where(batch.scored, observe(model, batch), 0.0)
+            total[places], count[places] = losses.double().sum(1).cpu(), batch.scored.sum(1).cpu()
+    return total, count

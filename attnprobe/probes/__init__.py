@@ -6,6 +6,10 @@ from typing import Any
 _HOME = {
     "probe": "attnprobe.probes.run",
     "choose_tasks": "attnprobe.probes.tasks",
+    "dependency_probe": "attnprobe.probes.dependency",
+    "head_profiles": "attnprobe.probes.profile",
+    "probe_against_use": "attnprobe.probes.use",
+    "structural_probe": "attnprobe.probes.structural",
 }
 
 

@@ -13,7 +13,7 @@ from attnprobe.probes.examples import Clusters, Examples, Parts
 from attnprobe.probes.linear import PENALTIES, Fit, Scaler, fit
 from attnprobe.probes.mdl import FRACTIONS, Codes, block_ends, code_length, mixed_losses, unigram_losses
 from attnprobe.probes.softmax import Words
-from attnprobe.stream import RatioSums, t_quantile
+from attnprobe.stream import RatioSums, p_value, t_quantile
 
 HELD_ELEMENTS = 2**25
 """Numbers of vectors that are held at once (heads times examples times dim): 128 MB; with more, heads are taken a few at a time."""
@@ -59,9 +59,10 @@ def _gathered(x: np.ndarray, rows: np.ndarray) -> Tensor:
 
 @dataclass(frozen=True)
 class Probe:
-    """Probes of all heads for one labelling: they give a class of those met in training."""
+    """Probes of all heads for one labelling: they give a class of those met in training, that one where there was but one."""
 
-    fitted: Fit
+    fitted: Fit | None
+    """None where training met one class only: there is nothing to fit."""
     known: np.ndarray
     """The classes met in training, in order."""
 
@@ -72,13 +73,21 @@ class Probe:
         """Fitted on the first training examples (all by default), the penalty chosen on held-out examples of known classes."""
         y_train = y[parts.train[:first]]
         known = np.unique(y_train)
+        if len(known) < 2:
+            return cls(None, known)
         seen = np.flatnonzero(np.isin(y[parts.held_out], known))
         held_out = _words(vectors.held_out[:, seen], y[parts.held_out][seen], known) if len(seen) else None
         chosen = penalties if held_out is not None else (max(penalties),)
         return cls(fit(_words(vectors.train[:, :first], y_train, known), penalties=chosen, held_out=held_out), known)
 
+    def penalty(self, n_heads: int) -> np.ndarray:
+        """The penalty of each head; NaN where nothing was fitted."""
+        return np.full(n_heads, np.nan) if self.fitted is None else self.fitted.penalty.cpu().double().numpy()
+
     def hits(self, x: Tensor, y: np.ndarray) -> np.ndarray:
         """Whether each example gets its class, [head example]; a class not met in training is never hit."""
+        if self.fitted is None:
+            return np.tile(self.known[0] == y, (len(x), 1))
         dummy = torch.zeros(len(y), dtype=torch.int64, device=x.device)
         given = self.fitted.predict(Words(x, dummy, len(self.known))).cpu().numpy()
         return self.known[given] == y
@@ -86,6 +95,8 @@ class Probe:
     def losses(self, x: Tensor, y: np.ndarray, seen: int, n_classes: int) -> np.ndarray:
         """Loss of each example in the online code, in nats, [head example]."""
         known = np.isin(y, self.known)
+        if self.fitted is None:
+            return np.tile(mixed_losses(np.zeros(len(y)), known, seen, n_classes), (len(x), 1))
         words = _words(x, np.where(known, y, self.known[0]), self.known)
         return mixed_losses(self.fitted.log_losses(words).cpu().numpy(), known, seen, n_classes)
 
@@ -97,8 +108,11 @@ def _words(x: Tensor, y: np.ndarray, known: np.ndarray) -> Words:
 def score(x: np.ndarray, plan: Plan, *, task_only: bool = False) -> dict[str, np.ndarray]:
     """Every number of one site of one layer, [task head] (and [task head portion]); NaN for tasks that cannot be fitted.
 
-    `x` holds the vectors, [row head dim]. With `task_only`, nothing but `accuracy` on the first seed: for models with random weights.
+    `x` holds the vectors, [row head dim]; a head of which one is not finite gets NaN. With `task_only`, nothing but `accuracy` on the first seed: for models with random weights.
     """
+    undefined = ~np.isfinite(x).all(axis=(0, 2))
+    if undefined.any():
+        x = np.where(undefined[:, None], np.float32(0), x)
     columns: list[list[dict[str, np.ndarray]]] = []
     for examples, fault in zip(plan.examples, plan.faults, strict=True):
         parts = [] if fault else [_score_some(x[:, heads], examples, plan, task_only) for heads in _some(x, examples)]
@@ -107,7 +121,10 @@ def score(x: np.ndarray, plan: Plan, *, task_only: bool = False) -> dict[str, np
     joined = [_joined(parts) for parts in columns]
     shapes = next(({name: array.shape[1:] for name, array in found.items()} for found in joined if found), {})
     nothing = {name: np.full((n_heads, *shape), np.nan) for name, shape in shapes.items()}
-    return {name: np.stack([(found or nothing)[name] for found in joined]) for name in shapes}
+    stacked = {name: np.stack([(found or nothing)[name] for found in joined]) for name in shapes}
+    for array in stacked.values():
+        array[:, undefined] = np.nan
+    return stacked
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -135,7 +152,7 @@ def _score_some(x: np.ndarray, examples: Examples, plan: Plan, task_only: bool) 
         for prefix, y, tally in labellings:
             probe = Probe.of(vectors, y, parts, plan.penalties)
             hits = probe.hits(vectors.report, y[parts.report])
-            tally.add(hits, examples.cluster[parts.report], probe.fitted)
+            tally.add(hits, examples.cluster[parts.report], probe.penalty(len(hits)))
             if plan.mdl and not task_only and seed == plan.seeds[0]:
                 codes[prefix] = _coded(vectors, y, examples, parts, plan, hits.mean(1))
     if task_only:
@@ -161,12 +178,12 @@ class _Tally:
         self.by_seed: list[np.ndarray] = []
         self.penalty: list[np.ndarray] = []
 
-    def add(self, hits: np.ndarray, cluster: np.ndarray, fitted: Fit) -> None:
+    def add(self, hits: np.ndarray, cluster: np.ndarray, penalty: np.ndarray) -> None:
         sums = np.stack([np.bincount(cluster, row, self._n_clusters) for row in hits], axis=1)
         self._hits = sums if self._hits is None else self._hits + sums
         self.n = np.bincount(cluster, minlength=self._n_clusters).astype(np.float64)
         self.by_seed.append(hits.mean(1))
-        self.penalty.append(fitted.penalty.cpu().double().numpy())
+        self.penalty.append(penalty)
 
     @property
     def hits(self) -> np.ndarray:
@@ -197,44 +214,40 @@ def _compared(task: _Tally, control: _Tally) -> dict[str, np.ndarray]:
         low, high = sums.interval()
         found |= {name: sums.ratio, f"{name}_low": low, f"{name}_high": high}
     sums = RatioSums.of(task.hits - control.hits, task.n[:, None])
-    half = _half_width(sums, np.subtract(task.by_seed, control.by_seed))
+    error, freedom = _error(sums, np.subtract(task.by_seed, control.by_seed))
+    half = t_quantile(freedom + 1) * error
     found["selectivity"] = sums.ratio
+    found["selectivity_p"] = p_value(sums.ratio, error, freedom + 1)
     found["selectivity_low"] = np.clip(sums.ratio - half, -1, 1)
     found["selectivity_high"] = np.clip(sums.ratio + half, -1, 1)
     found |= {"seed_sd": task.seed_sd, "control_seed_sd": control.seed_sd}
     return {**found, "penalty": task.penalty[0], "control_penalty": control.penalty[0]}
 
 
-def _half_width(sums: RatioSums, by_seed: np.ndarray) -> np.ndarray:
-    """Half of a 95 % interval from the variance over clusters and that of one draw over seeds; degrees of freedom after Welch."""
+def _error(sums: RatioSums, by_seed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standard error from the variance over clusters and that of one draw over seeds, and its degrees of freedom after Welch."""
     n_seeds = len(by_seed)
     over_clusters = sums.standard_error**2
     if n_seeds < 2:
-        return t_quantile(sums.clusters) * np.sqrt(over_clusters)
+        return np.sqrt(over_clusters), sums.clusters - 1
     of_draws = by_seed.var(axis=0, ddof=1) * (1 + 1 / n_seeds)
     total = over_clusters + of_draws
     spread = over_clusters**2 / np.maximum(sums.clusters - 1, 1) + of_draws**2 / (n_seeds - 1)
     freedom = np.where(spread > 0, total**2 / np.where(spread > 0, spread, 1.0), n_seeds - 1)
-    return t_quantile(freedom + 1) * np.sqrt(total)
+    return np.sqrt(total), freedom
 
 
 def _coded(vectors: Vectors, y: np.ndarray, examples: Examples, parts: Parts, plan: Plan, whole: np.ndarray) -> Codes:
     """Online code of the training labels, and the learning curve on `report`; `whole` is the accuracy with all of them."""
     trained = y[parts.train]
-    n_classes = len(np.unique(trained))
+    n_classes = max(2, len(np.unique(trained)))
     dense = np.searchsorted(np.unique(trained), trained)
     ends = block_ends(examples.cluster[parts.train])
     losses, curve = [], {int(ends[-1]): whole}
     for start, end in zip(ends[:-1], ends[1:], strict=True):
-        block = vectors.train[:, start:end]
-        if len(np.unique(trained[:start])) < 2:
-            known = trained[start:end] == trained[0]
-            loss = np.tile(mixed_losses(np.zeros(end - start), known, int(start), n_classes), (len(block), 1))
-            curve[int(start)] = np.full(len(block), (y[parts.report] == trained[0]).mean())
-        else:
-            probe = Probe.of(vectors, y, parts, plan.penalties, first=int(start))
-            loss = probe.losses(block, trained[start:end], int(start), n_classes)
-            curve[int(start)] = probe.hits(vectors.report, y[parts.report]).mean(1)
+        probe = Probe.of(vectors, y, parts, plan.penalties, first=int(start))
+        loss = probe.losses(vectors.train[:, start:end], trained[start:end], int(start), n_classes)
+        curve[int(start)] = probe.hits(vectors.report, y[parts.report]).mean(1)
         losses.append(loss.sum(1))
     first = int(ends[0])
     at = ends[np.searchsorted(ends, np.ceil(np.array(FRACTIONS) * len(trained) - 1e-9).clip(1))]

@@ -132,8 +132,8 @@ def fit(
 
 
 def check_penalties(penalties: Sequence[float]) -> None:
-    """Raise `InputError` unless there is a penalty and all are positive."""
-    if not penalties or min(penalties) <= 0:
+    """Raise `InputError` unless there is a penalty and all are positive and finite."""
+    if not penalties or not all(0 < penalty < float("inf") for penalty in penalties):
         raise InputError(explain("wrong penalties", expected="positive numbers", got=str(tuple(penalties))))
 
 

@@ -7,7 +7,8 @@ questions: attention evidence says where a head looks, a probe what its output c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,33 @@ KINDS = ("position", "syntax", "semantics")
 AGREEMENT = ("both", "attention only", "probe only", "neither", "not probed")
 FOCUSED, BROAD = 0.4, 0.8
 """Normalised entropy under (upper bound) or over (lower bound) which a head is focused or broad."""
+FALSE_DISCOVERIES = 0.05
+"""Share of false findings allowed among the probes that are said to read something."""
+
+
+def profile_groups(groups: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """`/profiles` of a study that holds `/labels`, `/metrics` and `/probes`; nothing where it lacks one of them.
+
+    The probes are those on `context`, what a head gives; on the first site where that one was not probed. A study without the metric
+    `entropy_normalised` gets no profiles, and a warning.
+    """
+    if not {"labels", "metrics", "probes"} <= set(groups):
+        return {}
+    sites = [str(name) for name in groups["probes"]["site"].values]
+    site = "context" if "context" in sites else sites[0]
+    try:
+        return {"profiles": head_profiles(groups["labels"], groups["probes"], groups["metrics"], site=site)}
+    except InputError as error:  # the probes took long: they are not thrown away for this
+        warnings.warn(f"no head profiles: {error}", stacklevel=2)
+        return {}
 
 
 def head_profiles(labels: xr.Dataset, probes: xr.Dataset, metrics: xr.Dataset, *, site: str = "context") -> xr.Dataset:
     """`/profiles`: every head's evidence joined.
 
     `labels` is `/labels`, `probes` the table of `probe`, `metrics` the `/metrics` group with `entropy_normalised`. A probe's evidence for a
-    kind (position, syntax, semantics) is any task of that kind that holds: selectivity's lower bound over 0, and accuracy's lower bound over
-    the majority and over both models with random weights. Gives `profile(layer, head)`, a JSON text with all evidence and its numbers;
+    kind (position, syntax, semantics) is any task of that kind that holds: selectivity over 0 with a false discovery rate under .05 (over all
+    heads and tasks of the table), and accuracy's lower bound over the majority and over both models with random weights. Gives `profile(layer, head)`, a JSON text with all evidence and its numbers;
     `verdict(layer, head)` in words; `agreement(kind, layer, head)`, one of `AGREEMENT`; `entropy_class(layer, head)`; and over all heads, for
     each task, Spearman's `correlation(task)` of normalised entropy with selectivity, with interval.
 
@@ -64,8 +84,8 @@ def head_profiles(labels: xr.Dataset, probes: xr.Dataset, metrics: xr.Dataset, *
 
 RULES = {
     "attention": "a label of that kind (see /labels)",
-    "probe": "a task of that kind with selectivity's lower bound > 0, and accuracy's lower bound over the majority and over both models "
-    "with random weights",
+    "probe": f"a task of that kind with selectivity_q < {FALSE_DISCOVERIES}, and accuracy's lower bound over the majority and over both "
+    "models with random weights",
     "focused": f"upper bound of the normalised entropy <= {FOCUSED}",
     "broad": f"lower bound of the normalised entropy >= {BROAD}",
 }
@@ -110,13 +130,22 @@ def _probe_evidence(probes: xr.Dataset, kind: str) -> Iterator[dict[str, Any]]:
         if not np.isfinite(numbers["accuracy"]):
             continue
         against = [value for name, value in numbers.items() if name == "majority" or name.startswith("random_")]
-        holds = numbers["selectivity_low"] > 0 and numbers["accuracy_low"] > np.nanmax(against)
+        holds = numbers["selectivity_q"] < FALSE_DISCOVERIES and numbers["accuracy_low"] > np.nanmax(against)
         found.append({"task": str(here["task"].values), **numbers, "holds": bool(holds)})
     yield from sorted(found, key=lambda task: -task["selectivity_low"])
 
 
 _NUMBERS = (
-    *("accuracy", "accuracy_low", "accuracy_high", "control", "selectivity", "selectivity_low", "selectivity_high"),
+    *(
+        "accuracy",
+        "accuracy_low",
+        "accuracy_high",
+        "control",
+        "selectivity",
+        "selectivity_low",
+        "selectivity_high",
+        "selectivity_q",
+    ),
     *("majority", "ceiling", "embedding_accuracy", "n"),
 )
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -22,13 +23,13 @@ from attnprobe.models.model import Model
 from attnprobe.probes.controls import RANDOM_WEIGHTS, ceiling, majority, random_weights
 from attnprobe.probes.corpus import Corpus, prepare
 from attnprobe.probes.evaluate import Plan, score
-from attnprobe.probes.examples import Clusters, Examples
+from attnprobe.probes.examples import NO_LABELS, Clusters, Examples
 from attnprobe.probes.features import SITES, Features, extract
 from attnprobe.probes.linear import PENALTIES, check_penalties
 from attnprobe.probes.mdl import UNITS
 from attnprobe.probes.steps import Progress, Steps
 from attnprobe.probes.table import Against, Scores, faults_as_json
-from attnprobe.probes.tasks import WordLabels, choose_tasks
+from attnprobe.probes.tasks import WordLabels, choose_tasks, label
 from attnprobe.probes.word_embeddings import principal_axes
 from attnprobe.records import Sentence
 from attnprobe.registry import ProbeTask
@@ -45,6 +46,7 @@ def probe(
     tasks: Sequence[Task] = DEFAULT_TASKS,
     sites: Sequence[str] = SITES,
     seeds: int = 3,
+    seed: int = 0,
     penalties: Sequence[float] = PENALTIES,
     pieces: str = "mean",
     states: bool = True,
@@ -62,7 +64,7 @@ def probe(
     corpus (one cluster in five chooses the penalty) and judged on `report`. Beside each accuracy stand, always: the accuracy on a control
     task (one random label per word type) with its `ceiling`, `selectivity` (their difference), `majority`, the word `embedding` without
     position reduced to the heads' dimension, and the same probes on two models with `random` weights. Everything but the random weights is
-    done for `seeds` seeds: each holds out other clusters and draws other control labels.
+    done for `seeds` seeds, from `seed` on: each holds out other clusters and draws other control labels.
 
     `tasks` are names, tasks, or functions `Sentence -> labels` (see `choose_tasks`). `sites`: q, k, v, context. `pieces` says how a word's
     pieces become its vector: mean, first or last. `states` probes hidden states too. `mdl` adds code lengths and learning curves (first seed),
@@ -72,6 +74,9 @@ def probe(
     A task that cannot be fitted (no labels, one class, nothing in one of the splits) is NaN, and the attribute `not_probed` says why. Raises
     `InputError` where this holds for all, for labels of the wrong length, and for a corpus that cannot be split.
     """
+    if isinstance(sites, str) or not sites or len(set(sites)) < len(sites):
+        expected = f"a list of names, each once, of {', '.join(SITES)}"
+        raise InputError(explain("cannot choose the sites", expected=expected, got=repr(sites)))
     model = as_model(model)
     corpus = prepare(model, sentences, choose_tasks(tasks), cluster)
     options = _Options(
@@ -83,7 +88,7 @@ def probe(
         unit=unit,
         batch=batch_tokens,
     )
-    plan = _plan(corpus, options, seeds, model.device)
+    plan = _plan(corpus, options, seeds, seed, model.device)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="attnprobe-") as folder:
         kept = None if checkpoints is None else Path(checkpoints)
         return _probed(model, corpus, plan, options, Path(folder), kept, progress)
@@ -100,22 +105,34 @@ class _Options:
     batch: int
 
 
-def _plan(corpus: Corpus, options: _Options, seeds: int, device: torch.device) -> Plan:
+def _plan(corpus: Corpus, options: _Options, seeds: int, seed: int, device: torch.device) -> Plan:
     if seeds < 1:
         raise InputError(explain("wrong number of seeds", expected="1 or more", got=str(seeds)))
     if options.unit not in UNITS:
         raise InputError(f"unknown unit {options.unit!r}; {near_names(options.unit, UNITS)}.")
     check_penalties(options.penalties)
-    numbers = tuple(range(seeds))
+    numbers = tuple(range(seed, seed + seeds))
     faults = tuple(
         next((fault for seed in numbers if (fault := examples.fault(corpus.clusters, seed))), None)
         for examples in corpus.examples
     )
     if all(faults):
-        told = "; ".join(f"{e.task.name}: {fault}" for e, fault in zip(corpus.examples, faults, strict=True))
-        remedy = "See `attnprobe list probes` for what each task reads"
-        raise InputError(explain("nothing can be probed on this corpus", got=told, remedy=remedy))
+        _refuse([examples.task for examples in corpus.examples], faults)
     return Plan(corpus.examples, corpus.clusters, numbers, options.penalties, options.mdl, options.unit, faults, device)
+
+
+def refuse_unprobed(sentences: Iterable[Sentence], tasks: Sequence[ProbeTask], cluster: str) -> None:
+    """Raise `InputError` where `probe` would, as far as that can be told without a model: a corpus not to be split, or without labels."""
+    sentences = list(sentences)
+    Clusters.of(sentences, cluster)
+    if not any(label(task, sentences).labels for task in tasks):
+        _refuse(tasks, [NO_LABELS] * len(tasks))
+
+
+def _refuse(tasks: Sequence[ProbeTask], faults: Sequence[str | None]) -> NoReturn:
+    told = "; ".join(f"{task.name}: {fault}" for task, fault in zip(tasks, faults, strict=True))
+    remedy = "See `attnprobe list tasks` for what each task reads"
+    raise InputError(explain("nothing can be probed on this corpus", got=told, remedy=remedy))
 
 
 def _probed(
@@ -127,10 +144,11 @@ def _probed(
     checkpoints: Path | None,
     progress: Progress | None,
 ) -> xr.Dataset:
+    steps = Steps(progress, checkpoints, _key(model, plan, options) if checkpoints is not None else "")
+    steps.tell("running the model")
     features = _extracted(model, corpus, options, folder / "trained", options.states)
     states = features.states if options.states else 0
-    total = len(features.layers) * len(options.sites) * (1 + len(RANDOM_WEIGHTS)) + 1 + states
-    steps = Steps(total, progress, checkpoints, _key(model, plan, options) if checkpoints is not None else "")
+    steps.expect(len(features.layers) * len(options.sites) * (1 + len(RANDOM_WEIGHTS)) + 1 + states)
     dim = _head_dim(features, options)
     reduced = _reduced(features, corpus.clusters, plan.seeds[0], dim)
     embedding = steps.run("word embeddings", lambda: score(reduced, plan))
@@ -141,6 +159,7 @@ def _probed(
     ]
     random = {}
     for kind in RANDOM_WEIGHTS:
+        steps.tell(f"running the model with random weights, {kind}")
         drawn = random_weights(model, kind, seed=plan.seeds[0])
         untrained = _extracted(drawn, corpus, options, folder / kind, False)
         random[kind] = _scored_heads(untrained, plan, options, steps, kind, task_only=True)
@@ -171,7 +190,7 @@ def _key(model: Model, plan: Plan, options: _Options) -> str:
         "model": model.sha256,
         "labels": labels.hexdigest(),
         "report": hashlib.sha256(plan.clusters.report.tobytes()).hexdigest(),
-        "seeds": len(plan.seeds),
+        "seeds": plan.seeds,
         "versions": [attnprobe.__version__, torch.__version__, np.__version__],
         **asdict(options),
     }
@@ -202,8 +221,17 @@ def _scored_heads(
             name = f"{what}, {site} of layer {features.layers[place].layer}"
             numbers = steps.run(name, lambda s=site, i=place: score(features.heads(s, i), plan, task_only=task_only))  # type: ignore[misc]
             found[site].append(numbers)
+            _tell_undefined(numbers["accuracy"], plan, name)
             features.forget(site, place)
     return found
+
+
+def _tell_undefined(accuracy: np.ndarray, plan: Plan, what: str) -> None:
+    fitted = [place for place, fault in enumerate(plan.faults) if fault is None]
+    heads = np.flatnonzero(np.isnan(accuracy[fitted]).any(axis=0))
+    if len(heads):
+        told = ", ".join(map(str, heads))
+        warnings.warn(f"{what}: vectors of heads {told} are not all finite; their probes are NaN", stacklevel=2)
 
 
 def _head_dim(features: Features, options: _Options) -> int:
@@ -251,6 +279,7 @@ def _label_facts(examples: Examples, plan: Plan, fault: str | None) -> dict[str,
 def _attributes(corpus: Corpus, plan: Plan, options: _Options, names: Sequence[str]) -> dict[str, Any]:
     return {
         "seeds": len(plan.seeds),
+        "seed": plan.seeds[0],
         "penalties": np.array(plan.penalties),
         "pieces": options.pieces,
         "code_unit": options.unit,

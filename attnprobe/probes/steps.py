@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
+import warnings
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import numpy as np
 from attnprobe.errors import EnvironmentFailure, InputError, explain
 
 Progress = Callable[[int, int, str], None]
-"""Told (steps done, steps in all, what is next): a step is one site of one layer."""
+"""Told (steps done, steps in all, what is next): a step is one site of one layer; 0 in all while that is not known."""
 Numbers = dict[str, np.ndarray]
 
 
@@ -23,30 +26,38 @@ class Steps:
     `key` says what the numbers depend on; a folder that was begun for another key is refused.
     """
 
-    def __init__(self, total: int, progress: Progress | None, folder: Path | None, key: str) -> None:
-        self._total, self._progress, self._begun = total, progress, 0
+    def __init__(self, progress: Progress | None, folder: Path | None, key: str) -> None:
+        self._total, self._progress, self._begun = 0, progress, 0
         self._folder = folder
         if folder is not None:
             _claim(folder, key)
 
+    def expect(self, total: int) -> None:
+        """How many steps there are in all."""
+        self._total = total
+
+    def tell(self, what: str) -> None:
+        """Tell who watches what is going on."""
+        if self._progress is not None:
+            self._progress(self._begun, self._total, what)
+
     def run(self, name: str, compute: Callable[[], Numbers]) -> Numbers:
         """The numbers of a step."""
-        if self._progress is not None:
-            self._progress(self._begun, self._total, name)
+        self.tell(name)
         self._begun += 1
         if self._folder is None:
             return compute()
         path = self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.npz"
-        if path.is_file():
-            return _read(path)
+        stored = _read(path) if path.is_file() else None
+        if stored is not None:
+            return stored
         numbers = compute()
         _write(path, numbers)
         return numbers
 
     def finish(self) -> None:
         """Tell who watches that all is done."""
-        if self._progress is not None:
-            self._progress(self._total, self._total, "done")
+        self.tell("done")
 
 
 def _claim(folder: Path, key: str) -> None:
@@ -64,15 +75,15 @@ def _claim(folder: Path, key: str) -> None:
         raise InputError(explain("cannot resume", where=str(folder), expected=expected, got=got, remedy=remedy))
 
 
-def _read(path: Path) -> Numbers:
+def _read(path: Path) -> Numbers | None:
+    """The numbers of a finished step; None, and a warning, where the file is damaged."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        remedy = "Delete that file and resume"
-        raise EnvironmentFailure(
-            explain("cannot read a finished step", where=str(path), got=str(error), remedy=remedy)
-        ) from error
+    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        what = explain("a finished step is damaged", where=str(path), got=f"{type(error).__name__}: {error}")
+        warnings.warn(f"{what} The result is not touched: it is computed again.", stacklevel=2)
+        return None
 
 
 def _write(path: Path, numbers: Numbers) -> None:

@@ -19,10 +19,10 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from attnprobe.errors import InputError, explain
+from attnprobe.errors import InputError, explain, near_names
 from attnprobe.models.capture import ModelLike, as_model
 from attnprobe.probes.examples import Clusters
-from attnprobe.probes.features import Features, extract
+from attnprobe.probes.features import SITES, Features, extract
 from attnprobe.probes.tasks import depths_of
 from attnprobe.probes.trees import Spearman, edges_found, tree_distances
 from attnprobe.records import Sentence
@@ -204,6 +204,12 @@ def structural_probe(
 
     Raises `InputError` for a corpus without trees, or one that cannot be split.
     """
+    known = ("state", *SITES)
+    for name in representations:
+        if name not in known:
+            raise InputError(f"unknown representation {name!r}; {near_names(name, known)}.")
+    if rank is not None and rank < 1:
+        raise InputError(explain("wrong rank of the structural probe", expected="1 or more", got=str(rank)))
     model = as_model(model)
     if model.tokenizer is None:
         raise InputError(f"{model.name} has no tokenizer, so a corpus of words cannot be run through it.")
@@ -231,6 +237,11 @@ def _table(
         parsed = parsed_of(x, features, sentences, clusters.of_sentence)
         held, report = clusters.held_out(seed)[parsed.cluster], clusters.report[parsed.cluster]
         parts = parsed.take(~held & ~report), parsed.take(held)
+        if any(not any(len(vectors) > 1 for vectors in part.vectors) for part in (*parts, parsed.take(report))):
+            expected = "sentences of two words or more to train on, to stop by and to report on"
+            raise InputError(
+                explain("too few trees for the structural probe", expected=expected, got="none in one part")
+            )
         maps = [fit_map(*parts, depth=depth, rank=rank, seed=seed, max_epochs=max_epochs) for depth in (False, True)]
         return judge(parsed.take(report), mapped_distances(maps[0]), mapped_depths(maps[1]))
 

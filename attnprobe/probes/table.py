@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from scipy import stats
 
 from attnprobe.probes.controls import RANDOM_WEIGHTS
 from attnprobe.probes.features import LayerInfo
@@ -74,6 +75,8 @@ class Scores:
             else:
                 dims = ["task", "site", "layer", "head", *(["portion"] if array.ndim == 5 else [])]
                 variables[name] = (dims, array, _attributes(name))
+        adjusted = _adjusted(variables["selectivity_p"][1])
+        variables["selectivity_q"] = (variables["selectivity_p"][0], adjusted, _attributes("selectivity_q"))
         drawn = [_over_heads(self.random[kind], self.layers, n_heads)["accuracy"] for kind in RANDOM_WEIGHTS]
         note = {**SHARE, "note": "accuracy of the same probes on a model with random weights"}
         variables["random"] = (["weights", "task", "site", "layer", "head"], np.stack(drawn), note)
@@ -128,6 +131,14 @@ def _all_heads(array: np.ndarray, info: LayerInfo, n_heads: int) -> np.ndarray:
     return np.pad(array, padding, constant_values=np.nan)
 
 
+def _adjusted(p: np.ndarray) -> np.ndarray:
+    """Benjamini and Hochberg's adjusted p over all that are defined: the share of false findings among those up to it."""
+    found, tested = np.full(p.shape, np.nan), np.isfinite(p)
+    if tested.any():
+        found[tested] = stats.false_discovery_control(p[tested])
+    return found
+
+
 def _compared_names(found: Mapping[str, np.ndarray]) -> list[str]:
     return [name for name in found if "curve" not in name]
 
@@ -140,6 +151,11 @@ def _attributes(name: str) -> dict[str, Any]:
         return {"unit": "ratio", "note": f"{against}, over the online code"}
     if name.endswith("penalty"):
         return {"unit": "penalty on squared weights over 2, as 1 / C of scikit-learn", "note": "first seed"}
+    if name == "selectivity_p":
+        return {"unit": "p", "limits": np.array([0.0, 1.0]), "note": "one-sided, of selectivity not over 0"}
+    if name == "selectivity_q":
+        note = "selectivity_p after Benjamini and Hochberg, over all tasks, sites and heads of the table"
+        return {"unit": "p", "limits": np.array([0.0, 1.0]), "note": note}
     if name.startswith("selectivity"):
         return {"unit": "share", "limits": np.array([-1.0, 1.0]), "note": "accuracy minus control accuracy"}
     if name.endswith("seed_sd"):

@@ -10,6 +10,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attnprobe.errors import InputError, explain, near_names
 from attnprobe.probes.labels import ner_from, supersense_from
@@ -175,6 +176,8 @@ def choose_tasks(names: Iterable[str | ProbeTask | Callable[[Sentence], WordLabe
     `feats` alone stands for all universal features. A plain function `Sentence -> labels` becomes a task of words under its own name.
     Raises `InputError` for an unknown name, listing the near ones, or a name that comes twice.
     """
+    if isinstance(names, str):
+        raise InputError(explain("cannot choose the probe tasks", expected="a list of names", got=repr(names)))
     tasks: list[ProbeTask] = []
     for name in names:
         if isinstance(name, ProbeTask):
@@ -240,11 +243,22 @@ def label(task: ProbeTask, sentences: Iterable[Sentence]) -> Labelled:
     """
     found: list[tuple[str, int, int, int]] = []
     for number, sentence in enumerate(sentences):
-        given = task.function(sentence)
+        given = _given(task, sentence)
         items = _pairs(task, sentence, given) if task.level == "pair" else _words(task, sentence, given)
         found += [(text, number, query, key) for text, query, key in items]
     labels, places, queries, keys = zip(*found, strict=True) if found else ((), (), (), ())
     return Labelled(labels, places, queries, keys if task.level == "pair" else ())
+
+
+def _given(task: ProbeTask, sentence: Sentence) -> Any:
+    """What the task's function gives; None is taken for nothing."""
+    given = task.function(sentence)
+    if isinstance(given, str) or not isinstance(given, Iterable | None):
+        where = f"sentence {sentence.id!r} ({location(task)})"
+        expected = "a list of labels, one per word (None for a word without one)"
+        what = f"the task {task.name!r} gives no labels"
+        raise InputError(explain(what, where=where, expected=expected, got=repr(given)[:40]))
+    return () if given is None else given
 
 
 def _words(task: ProbeTask, sentence: Sentence, given: WordLabels) -> Iterator[tuple[str, int, int]]:
@@ -254,7 +268,9 @@ def _words(task: ProbeTask, sentence: Sentence, given: WordLabels) -> Iterator[t
         expected = f"{len(sentence)} labels, one per word, or none"
         what = f"the task {task.name!r} does not fit its sentence"
         raise InputError(explain(what, where=where, expected=expected, got=str(len(given))))
-    return ((str(text), word, -1) for word, text in enumerate(given) if text is not None)
+    return (
+        (str(text), word, -1) for word, text in enumerate(given) if text is not None and text == text
+    )  # NaN is none
 
 
 def _pairs(task: ProbeTask, sentence: Sentence, given: PairLabels) -> Iterator[tuple[str, int, int]]:

@@ -35,6 +35,7 @@ from attnprobe.text.batching import Batch, PlanOptions, collate, plan_shards
 
 Head = tuple[int, int]
 """(layer, head), counted from 0; layers in execution order."""
+SCALARS = ("accuracy", "majority", "n")
 Watch = Callable[[Model, Sequence[Encoded]], tuple[np.ndarray, np.ndarray]]
 """A loss to watch as well: its total and its count for each sentence; intervals are over sentences."""
 
@@ -66,6 +67,9 @@ def probe_against_use(
     if not heads or how not in HOW:
         got = f"{len(heads)} heads, how={how!r}"
         raise InputError(explain("cannot ablate", expected=f"at least one head, how one of {', '.join(HOW)}", got=got))
+    if max_sentences < 1 or random_heads < 0:
+        got = f"max_sentences={max_sentences}, random_heads={random_heads}"
+        raise InputError(explain("wrong numbers", expected="at least one sentence, no fewer than 0 heads", got=got))
     [chosen] = choose_tasks([task])
     corpus = prepare(model, sentences, [chosen], cluster)
     [examples] = corpus.examples
@@ -86,6 +90,26 @@ def probe_against_use(
     beside = [_beside(head, n_heads, random_heads, seed) for head in heads]
     rows = [(head, without(head), [without(o) for o in others]) for head, others in zip(heads, beside, strict=True)]
     return _dataset(rows, whole, setting, {"task": chosen.name, "how": how})
+
+
+def best_head(table: xr.Dataset, task: str) -> Head:
+    """The head of which `task` is read with most selectivity, in a `/probes` table; on `context`, or else on the first site probed."""
+    sites = [str(name) for name in table["site"].values]
+    values = table["selectivity"].sel(task=task, site="context" if "context" in sites else sites[0])
+    layer, head = np.unravel_index(int(np.nanargmax(values.values)), values.shape)
+    return int(table["layer"].values[layer]), int(table["head"].values[head])
+
+
+def over_tasks(found: Iterable[xr.Dataset]) -> xr.Dataset:
+    """The results of `probe_against_use` for several tasks as one table: every case with its `task` and the numbers of the whole model."""
+    tables = []
+    for table in found:
+        n = table.sizes["case"]
+        whole = {name: ("case", np.repeat(table[name].values, n), table[name].attrs) for name in SCALARS}
+        tables.append(table.assign(whole).assign_coords(task=("case", [table.attrs["task"]] * n)))
+    attributes = {"how": tables[0].attrs["how"]}
+    attributes["random_heads"] = [n for table in tables for n in table.attrs["random_heads"]]
+    return xr.concat([table.drop_attrs(deep=False) for table in tables], "case").assign_attrs(attributes)
 
 
 def _beside(head: Head, n_heads: Mapping[int, int], wanted: int, seed: int) -> list[Head]:
@@ -151,6 +175,10 @@ class _Setting:
         places = np.sort(np.random.default_rng(seed).permutation(reported)[:max_sentences])
         kept = [corpus.encoded[place] for place in places]
         found = _moved(examples, parts, WordRows.of(corpus.encoded), places)
+        if not len(found[1]):
+            remedy = "Raise max_sentences"
+            what = f"none of the {len(places)} sentences drawn has a label of the task {examples.task.name!r}"
+            raise InputError(explain(what, remedy=remedy))
         return cls(
             model,
             [corpus.encoded[place] for place in np.flatnonzero(~clusters.report[clusters.of_sentence])],

@@ -174,6 +174,36 @@ def test_a_class_between_two_others_may_be_missing_from_training(setting):
     assert found["accuracy"][0, 0] >= 1 - 7 / len(report) - 0.02
 
 
+def test_control_labels_may_be_one_class_in_training(setting):
+    """Few word types, one rare class: the control task may draw the same class for all of them, which leaves nothing to fit."""
+    cluster, clusters, x = setting
+    y = np.zeros(N, int)
+    y[::50] = 1
+    examples = examples_of(y, cluster, types=np.arange(N) % 3)
+    alike = [seed for seed in range(20) if len(np.unique(examples.control(clusters, seed))) == 1]
+    found = score(x, planned(examples, clusters=clusters, seeds=tuple(alike[:2])))
+    np.testing.assert_array_equal(found["control"], 1.0)
+    assert np.isnan(found["control_penalty"]).all()
+    assert np.isfinite(found["selectivity_low"]).all()
+    # a label that never changes costs about the first block and is compressed to next to nothing
+    assert (found["control_codelength_bits"] < 13 + 15).all()
+    assert (found["control_compression"] > 10).all()
+
+
+def test_a_head_whose_vectors_are_not_finite_is_nan_and_the_others_are_as_without_it(setting):
+    cluster, clusters, x = setting
+    y = (x[:, 0, 0] > 0).astype(int)
+    plan = planned(examples_of(y, cluster), clusters=clusters, seeds=(0,))
+    expected = score(x, plan)
+    for wrong in (np.nan, np.inf):
+        broken = x.copy()
+        broken[7, 2, 3] = wrong
+        found = score(broken, plan)
+        for name, array in found.items():
+            assert np.isnan(array[:, 2]).all()
+            np.testing.assert_array_equal(np.delete(array, 2, 1), np.delete(expected[name], 2, 1))
+
+
 def test_tasks_that_cannot_be_fitted_say_why_and_are_nan_beside_those_that_can(setting):
     cluster, clusters, x = setting
     good = examples_of((x[:, 0, 0] > 0).astype(int), cluster)

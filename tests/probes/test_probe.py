@@ -5,14 +5,15 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
-from attnprobe.errors import EnvironmentFailure, InputError
+from attnprobe.errors import InputError
 from attnprobe.probes import probe
 from attnprobe.probes.table import Scores
 from attnprobe.records import Sentence
 from attnprobe.text.batching import split_of_sentence
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import HEAD_DIM, byte_tokenizer, tiny_model
 
 
 def capital(sentence):
@@ -75,6 +76,26 @@ def test_numbers_lie_where_they_must(table):
     assert best > probed["majority"].sel(task="capital") + 0.02
 
 
+def test_false_findings_are_bounded_over_the_whole_table(table):
+    p, q = (table[name].values.ravel() for name in ("selectivity_p", "selectivity_q"))
+    tested = np.isfinite(p)
+    assert (np.isfinite(q) == tested).all()
+    order = np.argsort(p[tested])
+    scaled = p[tested][order] * tested.sum() / np.arange(1, tested.sum() + 1)
+    np.testing.assert_allclose(q[tested][order], np.minimum.accumulate(scaled[::-1])[::-1].clip(max=1))
+    wrong = table["selectivity"].values < 0
+    assert (table["selectivity_p"].values[wrong] > 0.5).all()
+
+
+def test_another_seed_holds_out_and_draws_others(tiny, short_sentences, table):
+    options = {"tasks": ["upos"], "sites": ("q",), "states": False, "penalties": (10,), "mdl": False}
+    both = probe(tiny, short_sentences, **options, seeds=2)
+    apart = [probe(tiny, short_sentences, **options, seeds=1, seed=seed) for seed in (0, 1)]
+    assert not np.array_equal(apart[0]["control"], apart[1]["control"])
+    np.testing.assert_allclose(both["control"], (apart[0]["control"] + apart[1]["control"]) / 2)
+    assert apart[1].attrs["seed"] == 1
+
+
 def test_what_could_not_be_probed_is_nan_and_said(table):
     assert json.loads(table.attrs["not_probed"]) == {"supersense": "no labels in the corpus"}
     for name in ("accuracy", "control", "random", "compression", "ceiling", "embedding_accuracy", "state_accuracy"):
@@ -94,8 +115,11 @@ def test_the_same_call_gives_the_same_table_and_saves(tiny, short_sentences, tmp
     first = probe(tiny, short_sentences, **options, progress=lambda *told: steps.append(told))
     xr.testing.assert_identical(first, probe(tiny, short_sentences, **options))
     assert list(tmp_path.iterdir()) == []
-    assert [done for done, _, _ in steps] == list(range(len(steps)))
-    assert steps[-1] == (len(steps) - 1, len(steps) - 1, "done")
+    assert steps[0] == (0, 0, "running the model")
+    assert len([what for _, _, what in steps if "random weights, " in what]) == 2
+    numbers = [done for done, _, what in steps if "running" not in what]
+    assert numbers == list(range(len(numbers)))
+    assert steps[-1] == (len(numbers) - 1, len(numbers) - 1, "done")
     first.to_netcdf(tmp_path / "p.nc", engine="h5netcdf")
     xr.testing.assert_equal(xr.open_dataset(tmp_path / "p.nc", engine="h5netcdf").load(), first)
     without = probe(tiny, short_sentences, **options, mdl=False)
@@ -129,9 +153,22 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_table(tiny, short_sentenc
     with pytest.raises(InputError, match="cannot resume"):
         probe(tiny, short_sentences, **{**options, "penalties": (1,)}, checkpoints=tmp_path / "kept")
     [first, *_] = (tmp_path / "kept").glob("*.npz")
-    first.write_bytes(b"broken")
-    with pytest.raises(EnvironmentFailure, match="Delete that file"):
-        probe(tiny, short_sentences, **options, checkpoints=tmp_path / "kept")
+    for damaged in (b"broken", first.read_bytes()[:-100]):
+        first.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="damaged.*computed again"):
+            again = probe(tiny, short_sentences, **options, checkpoints=tmp_path / "kept")
+        xr.testing.assert_identical(again, expected)
+
+
+def test_a_broken_head_is_named_and_nan(tiny, short_sentences):
+    broken = tiny_model("bert", tokenizer=byte_tokenizer())
+    with torch.no_grad():
+        broken.module.encoder.layer[1].attention.self.value.weight[HEAD_DIM + 1] = float("inf")
+    options = {"tasks": ["upos", "supersense"], "sites": ("v",), "seeds": 1, "states": False, "mdl": False}
+    with pytest.warns(UserWarning, match="v of layer 1: vectors of heads 1 are not all finite"):
+        found = probe(broken, short_sentences, **options, penalties=(10,))
+    nan = np.isnan(found["accuracy"].sel(task="upos", site="v").values)
+    assert nan.tolist() == [[False] * 3, [False, True, False]]
 
 
 def test_heads_that_share_a_key_head_share_its_numbers(short_sentences):
@@ -169,7 +206,11 @@ def test_control_labels_are_not_the_tasks(table):
         ({"tasks": ["upso"]}, "near names: upos"),
         ({"seeds": 0}, "1 or more"),
         ({"sites": ("z",)}, "unknown choice 'z'"),
+        ({"sites": ()}, "each once, of q, k, v, context"),
+        ({"sites": "q"}, "a list of names"),
+        ({"sites": ("q", "q")}, "each once"),
         ({"penalties": ()}, "positive numbers"),
+        ({"penalties": (float("inf"),)}, "positive numbers"),
         ({"unit": "kbits"}, "unknown unit"),
     ],
 )

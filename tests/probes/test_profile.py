@@ -8,7 +8,7 @@ import xarray as xr
 from scipy import stats
 
 from attnprobe.errors import InputError
-from attnprobe.probes.profile import AGREEMENT, head_profiles, rank_correlation
+from attnprobe.probes.profile import AGREEMENT, head_profiles, profile_groups, rank_correlation
 
 LAYERS, HEADS = 2, 3
 TASKS, KINDS = ("position", "upos", "deprel", "ner"), ("position", "syntax", "syntax", "semantics")
@@ -51,6 +51,8 @@ def probes(coordinates):
     selectivity[2, 0, 0, 1] = 0.3
     accuracy[3, 0, 1, 2] = 0.95  # ner holds for L1H2, which has no label
     accuracy[1, 0, 1, 1], selectivity[1, 0, 1, 1] = 0.9, 0.01  # accurate, not selective
+    q = np.full(shape, 0.01)
+    q[1, 0, 1, 1] = 0.2
     accuracy[0, 0, 0, 2] = 0.68  # over the majority, under a random model
     accuracy[0, 0, 1] = np.nan  # position was not fitted in layer 1
     random = np.full((2, *shape), 0.45)
@@ -58,7 +60,11 @@ def probes(coordinates):
     variables = {name: (dims, accuracy) for name in ("accuracy", "control")}
     variables |= {"accuracy_low": (dims, accuracy - 0.02), "accuracy_high": (dims, accuracy + 0.02)}
     variables |= {"selectivity": (dims, selectivity), "selectivity_low": (dims, selectivity - 0.05)}
-    variables |= {"selectivity_high": (dims, selectivity + 0.05), "random": (["weights", *dims], random)}
+    variables |= {
+        "selectivity_q": (dims, q),
+        "selectivity_high": (dims, selectivity + 0.05),
+        "random": (["weights", *dims], random),
+    }
     variables |= {name: (["task"], np.array([0.6] * 4)) for name in ("majority", "ceiling", "embedding_accuracy", "n")}
     return xr.Dataset(
         variables,
@@ -86,7 +92,7 @@ def test_agreement_follows_the_rules(found):
         ("position", 0, 0): "attention only",
         ("syntax", 0, 1): "both",
         ("semantics", 1, 2): "probe only",
-        ("syntax", 1, 1): "neither",  # selectivity's lower bound is under 0
+        ("syntax", 1, 1): "neither",  # selectivity may be 0
         ("position", 0, 2): "neither",  # a model with random weights does as well
         ("position", 1, 0): "not probed",
         ("syntax", 0, 0): "neither",
@@ -164,3 +170,15 @@ def test_missing_parts_are_named():
         head_profiles(labels, table, metrics, site="contxt")
     with pytest.raises(InputError, match="entropy_normalised"):
         head_profiles(labels, table, metrics.drop_vars("entropy_normalised_low"))
+
+
+def test_profiles_of_a_study_are_made_of_what_it_holds():
+    labels, metrics, table = tables()
+    whole = {"labels": labels, "metrics": metrics, "probes": table}
+    assert profile_groups(whole)["profiles"].equals(head_profiles(labels, table, metrics))
+    for name in whole:
+        assert profile_groups({key: part for key, part in whole.items() if key != name}) == {}
+    elsewhere = table.assign_coords(site=["q"])
+    assert profile_groups({**whole, "probes": elsewhere})["profiles"].attrs["site"] == "q"
+    with pytest.warns(UserWarning, match="no head profiles.*entropy_normalised"):
+        assert profile_groups({**whole, "metrics": metrics.drop_vars("entropy_normalised")}) == {}

@@ -157,6 +157,21 @@ def test_the_table_of_a_tiny_model(some_sentences):
         structural_probe(model, [Sentence("a", ("no", "tree"))])
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"representations": ("sate",)}, "near names: state"),
+        ({"rank": 0}, "1 or more"),
+        ({}, "sentences of two words or more"),
+    ],
+)
+def test_what_cannot_be_trained_says_why(options, told):
+    model = tiny_model("bert", tokenizer=byte_tokenizer())
+    words = [Sentence(f"s{i}", (f"w{i}",), heads=(0,), deprels=("root",)) for i in range(23)]
+    with pytest.raises(InputError, match=told):
+        structural_probe(model, words, cluster="sentence", **options)
+
+
 @pytest.mark.shared
 def test_a_chain_of_words_scores_what_is_known_of_the_treebank(shared_data):
     """Linear-chain UUAS of EWT dev: 43.0 %."""

@@ -167,6 +167,7 @@ def test_tasks_by_name_by_function_and_as_they_are():
         (["feats:"], "unknown probe task"),
         (["upos", "upos"], "'upos' twice"),
         ([], "got none"),
+        ("upos", "a list of names"),
     ],
 )
 def test_what_cannot_be_chosen_says_why(names, told):
@@ -180,6 +181,19 @@ def test_labels_of_the_wrong_length_name_sentence_and_function():
 
     with pytest.raises(InputError, match=r"'short' does not fit.*'s1'.*test_tasks\.py:\d+.*6 labels.*got 5"):
         labels_of(short)
+
+
+@pytest.mark.parametrize("given", ["NNNNNN", 7])
+def test_what_is_no_list_of_labels_is_refused(given):
+    with pytest.raises(
+        InputError, match=r"gives no labels at sentence 's1' \(.*test_tasks\.py:\d+.*a list of labels.*" + str(given)
+    ):
+        labels_of(lambda sentence: given)
+
+
+def test_none_and_nan_are_no_labels():
+    assert labels_of(lambda sentence: None).labels == ()
+    assert labels_of(lambda sentence: [None, float("nan"), 3, "", "x", 0]).query == (2, 3, 4, 5)
 
 
 def test_pairs_out_of_the_sentence_name_sentence_and_pair():

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 from attnprobe.errors import InputError
 from attnprobe.models.intervene import ablating
 from attnprobe.probes.features import WordRows
-from attnprobe.probes.use import final_states, probe_against_use
+from attnprobe.probes.use import best_head, final_states, over_tasks, probe_against_use
 from attnprobe.text.align import encode
 from tests.tiny import HEAD_DIM, byte_tokenizer, tiny_model
 
@@ -95,6 +96,42 @@ def test_mean_ablation_runs_and_the_whole_is_the_same_twice(model, sentences):
     assert first["accuracy"] > 0
 
 
+def test_results_of_several_tasks_make_one_table(model, sentences, found):
+    other = probe_against_use(model, sentences, task="position", heads=[(0, 1)], random_heads=1, penalties=(10.0,))
+    whole = over_tasks([found, other])
+    assert whole["task"].values.tolist() == ["upos"] * 3 + ["position"]
+    assert whole["layer"].values.tolist() == [1, 1, 0, 0]
+    assert list(whole.attrs["random_heads"]) == [2, 2, 2, 1]
+    for name in ("accuracy", "majority", "n"):
+        assert whole[name].values.tolist() == [float(found[name])] * 3 + [float(other[name])]
+    np.testing.assert_array_equal(whole["change"], [*found["change"], *other["change"]])
+    assert whole["states"].attrs["unit"] == "1 - cosine"
+
+
+def test_the_best_head_of_a_task_is_the_most_selective_on_context():
+    selectivity = np.array([[[[0.9, 0.9], [0.9, 0.9]], [[0.1, np.nan], [0.3, 0.2]]]])
+    coordinates = {"task": ["upos"], "site": ["q", "context"], "layer": [0, 4], "head": [0, 1]}
+    table = xr.Dataset({"selectivity": (["task", "site", "layer", "head"], selectivity)}, coordinates)
+    assert best_head(table, "upos") == (4, 0)
+    assert best_head(table.sel(site=["q"]), "upos") == (0, 0)
+
+
+def test_a_sample_without_labels_is_refused(model, sentences):
+    drawn = []
+
+    def watch(_model, encoded):
+        drawn.extend(item.sentence.id for item in encoded)
+        return np.zeros(len(encoded)), np.ones(len(encoded))
+
+    def rare(sentence):
+        return () if sentence.id in drawn else ["x", *["y"] * (len(sentence) - 1)]
+
+    options = {"heads": [(0, 0)], "penalties": (10.0,), "max_sentences": 1, "how": "zero", "random_heads": 0}
+    probe_against_use(model, sentences, task="upos", watch=watch, **options)
+    with pytest.raises(InputError, match="none of the 1 sentences.*'rare'.*max_sentences"):
+        probe_against_use(model, sentences, task=rare, **options)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -102,6 +139,8 @@ def test_mean_ablation_runs_and_the_whole_is_the_same_twice(model, sentences):
         ({"how": "remove"}, "zero, mean, uniform"),
         ({"heads": [(1, 3)]}, "no head 3 in layer 1"),
         ({"heads": [(2, 0)]}, "no head 0 in layer 2"),
+        ({"max_sentences": 0}, "at least one sentence"),
+        ({"random_heads": -1}, "no fewer than 0 heads"),
         ({"task": "supersense"}, "no labels in the corpus"),
         ({"task": "arc"}, "tasks of words"),
     ],
