@@ -12,7 +12,7 @@ from torch import Tensor
 from attnprobe.probes.examples import Clusters, Examples, Parts
 from attnprobe.probes.linear import PENALTIES, Fit, Scaler, fit
 from attnprobe.probes.mdl import FRACTIONS, Codes, block_ends, code_length, mixed_losses, unigram_losses
-from attnprobe.probes.softmax import Words
+from attnprobe.probes.softmax import Words, one_thread
 from attnprobe.stream import RatioSums, p_value, t_quantile
 
 HELD_ELEMENTS = 2**25
@@ -105,6 +105,7 @@ def _words(x: Tensor, y: np.ndarray, known: np.ndarray) -> Words:
     return Words(x, torch.from_numpy(np.searchsorted(known, y)).to(x.device), len(known))
 
 
+@one_thread()
 def score(x: np.ndarray, plan: Plan, *, task_only: bool = False) -> dict[str, np.ndarray]:
     """Every number of one site of one layer, [task head] (and [task head portion]); NaN for tasks that cannot be fitted.
 

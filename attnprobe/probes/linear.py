@@ -17,7 +17,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnprobe.errors import InputError, explain
-from attnprobe.probes.softmax import Preconditioner, Words, aligned, log_losses, loss_and_gradient, predictions
+from attnprobe.probes.softmax import (
+    Preconditioner,
+    Words,
+    aligned,
+    log_losses,
+    loss_and_gradient,
+    one_thread,
+    predictions,
+)
 from attnprobe.probes.solver import minimise
 
 PENALTIES = (1000.0, 100.0, 10.0, 1.0)
@@ -94,6 +102,7 @@ class _Objective:
         return Preconditioner(self.words, points, self.heads, self.decay)
 
 
+@one_thread()
 def fit(
     train: Words,
     *,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +59,17 @@ class Words:
         if weight is not None:
             weight = (weight / weight.sum()).to(self.x)
         return Words(self.x[:, rows], self.y[rows], self.n_classes, weight)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch for a while: blocks are so small that more only wait for each other, many times over on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def loss_and_gradient(

@@ -207,6 +207,25 @@ def test_every_heads_vectors_start_aligned():
     assert softmax.aligned(found).data_ptr() == found.data_ptr()  # copied once only
 
 
+def test_a_fit_takes_one_thread_and_gives_the_others_back(words, monkeypatch):
+    seen = []
+
+    def watched(*given):
+        seen.append(torch.get_num_threads())
+        return minimise_as_it_is(*given[:3], gap=1e-3, max_passes=3)
+
+    minimise_as_it_is = linear.minimise
+    monkeypatch.setattr(linear, "minimise", lambda *given, **options: watched(*given))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        fit(words, penalties=(3.0,))
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_the_same_fit_twice_is_the_same_bits(words):
     first, second = (fit(words, penalties=(3.0,)) for _ in range(2))
     assert torch.equal(first.weights, second.weights)
