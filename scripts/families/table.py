@@ -47,6 +47,8 @@ def why(result: Result) -> str:
     """What is to be known of a type beside its numbers."""
     if result["stage"] != "ran":
         return _short(result["reason"])
+    if verdict(result) == "no attention":
+        return ""
     eager, sdpa = result["eager"], result["sdpa"]
     told = [eager["error"]] if "error" in eager else list(eager["notes"])
     if told and all("changes the context" in note for note in told):
@@ -102,6 +104,7 @@ def totals(results: list[Result]) -> list[str]:
         f"Verified, every attention call captured and recomputed from q and k: {len(good)} of {len(attending)} ({_share(len(good), len(attending))}); "
         f"{sum(r['eager']['bitwise'] for r in good)} of these {len(good)} with the same bits in every weight and context.",
         f"The rest of the {len(attending)}: {counts['partly']} partly (some modules cannot be read), {counts['refused']} refused with a reason, {counts['differs']} differ.",
+        f"{sum(r['inputs'] != 'all' for r in attending)} of the {len(attending)} were run on text (or vectors) alone, without the images or sound they also take.",
         f"Under sdpa, where the type offers it: {sum(bool(r['sdpa'].get('ok')) for r in offered)} of {len(offered)} verified.",
     ]
 
