@@ -37,7 +37,7 @@ class Prepared:
     """1 where a key token belongs to a word, [batch key word]; None where no relation is asked for."""
     from_words: Tensor | None
     """1 / pieces where a query token belongs to a word, [batch word query]."""
-    n_cases: Tensor | None
+    n_cases: np.ndarray | None
     """Cumulated number of cases up to each sentence of the batch, [batch + 1]."""
     case_rows: tuple[Tensor, ...] = ()
     """(place in the shard's table, sentence of the batch, query word, key words [case word], candidates [case word])."""
@@ -116,6 +116,6 @@ def _prepare_words(batch: Batch, members: Sequence[int], cases: Cases, device: t
     return {
         "to_words": to_words,
         "from_words": (to_words / pieces).transpose(1, 2).contiguous(),
-        "n_cases": torch.from_numpy(table.cumulated),
+        "n_cases": table.cumulated,
         "case_rows": tuple(torch.from_numpy(part).to(device) for part in rows),
     }

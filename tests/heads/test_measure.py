@@ -1,8 +1,11 @@
 """The streamed sums against loops over whole sentences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnprobe.heads.measure as measure
 from attnprobe.heads.cases import Cases
@@ -264,3 +267,31 @@ def test_without_sinks_the_rest_is_renormalised_and_a_pure_sink_row_is_undefined
     assert sums.metrics["entropy@removed"].n[0, 0, 0] == rows - 1
     assert sums.metrics["entropy@removed"].y[0, 0, 0] == 0.0
     assert sums.metrics["special_mass@removed"].y[0, 0, 0, 2] == 0.0
+
+
+class Waits(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU: numbers that are read off a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_layer_but_the_first_of_a_batch_waits_for_the_device(corpus):
+    cases = Cases(corpus, choose(("dep", "udep")))
+    measurer = ShardMeasurer(list(METRICS), cases, {"weights": None}, len(corpus))
+    patterns = sharp_patterns(corpus, 19)
+    waited = []
+    for batch in ((6, 0, 3), (4, 2)):
+        prepared = prepare(collate([corpus[place] for place in batch], pad_id=0), batch, cases, DEVICE)
+        calls = [call_of([patterns[place] for place in batch], layer, prepared.roles) for layer in range(LAYERS)]
+        measurer.start(prepared)
+        for call in calls:  # one mask for all layers, as the recorder gives it; patterns to be recomputed
+            with Waits() as waits:
+                measurer.add(replace(call, pattern=None, visible=calls[0].visible), prepared)
+            waited.append(waits.n)
+    assert waited == [1, 0, 1, 0]

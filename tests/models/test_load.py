@@ -466,3 +466,19 @@ def test_the_model_is_a_record():
     assert isinstance(model, Model)
     with pytest.raises(AttributeError):
         model.name = "other"
+
+
+def test_the_embedded_model_asks_the_network_nothing(monkeypatch):
+    """Not even where nothing says that there is none: an answer that never comes would hold up every start."""
+    asked = []
+
+    def refuse(*arguments, **_):
+        asked.append(arguments)
+        raise OSError("no network")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert load("minilm").tokenizer is not None
+    assert not asked
