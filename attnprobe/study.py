@@ -6,46 +6,38 @@ digest of the plan. `gather` makes a study of other tables that are computed ove
 
 from __future__ import annotations
 
-import datetime
-import hashlib
-import json
 import os
-import platform
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import xarray as xr
 
-import attnprobe
 from attnprobe.checkpoint import Checkpoints, checkpoints
 from attnprobe.errors import InputError, explain
 from attnprobe.heads._groups import GroupTotals
 from attnprobe.heads.alongside import Again, extra_tables, late_tables, refuse_unknown_extras
-from attnprobe.heads.corpora import notes_of, passages_of
+from attnprobe.heads.corpora import passages_of
 from attnprobe.heads.evidence import Evidence
 from attnprobe.heads.examples import example_tables
-from attnprobe.heads.measure import prepare
 from attnprobe.heads.metrics import default_metrics, with_hidden
 from attnprobe.heads.relations import annotated, choose
-from attnprobe.heads.running import inputs_for, padded
 from attnprobe.heads.scorers import refuse_unknown_scorers
 from attnprobe.heads.specialise import label_table
 from attnprobe.heads.tables import ShardSums
 from attnprobe.heads.tabulate import MARGIN, best_table, metric_tables, relation_table
 from attnprobe.models.capture import as_model
 from attnprobe.models.load import Model
-from attnprobe.models.verify import merge, require, verify
+from attnprobe.models.verify import require
 from attnprobe.planning import DEFAULT_RELATIONS, Job, Options, Planned, Progress, lay_plan, limited, shards_of
 from attnprobe.probes.profile import profile_groups
 from attnprobe.probes.run import Task, probe, refuse_unprobed
 from attnprobe.probes.tasks import choose_tasks
+from attnprobe.provenance import provenance_of, run_key, verification_table, verify_on
 from attnprobe.records import Provenance, Sentence, Study, Verification
 from attnprobe.registry import METRICS
 from attnprobe.sharding import Engine, Repeat, in_process, measure_all
@@ -143,10 +135,10 @@ def run(
     planned = lay_plan(model, sentences, options)
     if metrics is None and planned.pairs:
         options = replace(options, metrics=with_hidden(default_metrics(pairs=True), sinks))
-    checked = _verify(model, planned)
+    checked = verify_on(model, planned)
     if not unverified:
         require(checked)
-    provenance = _provenance(model, sentences, options, planned, corpus)
+    provenance = provenance_of(model, sentences, options, planned, corpus)
 
     evidence = Evidence(importance, controls, causal)
     probed = partial(_probed, model, tasks, options, progress)
@@ -168,7 +160,7 @@ def run(
 
     if out is None:
         return measured(None)
-    with checkpoints(Path(out), _key(provenance), resume=resume) as store:
+    with checkpoints(Path(out), run_key(provenance), resume=resume) as store:
         study = measured(store)
         study.save(out)
         store.remove()
@@ -232,12 +224,6 @@ def _probed(
     return {"probes": groups["probes"], **profile_groups(groups)}
 
 
-def _key(provenance: Provenance) -> str:
-    """What a finished shard depends on."""
-    names = ("model_sha256", "attn_implementation", "dtype", "device", "corpus_sha256", "plan", "versions")
-    return json.dumps({name: getattr(provenance, name) for name in names}, indent=1)
-
-
 def gather(
     model: Model | str | tuple[Any, Any],
     sentences: Iterable[Sentence],
@@ -261,10 +247,10 @@ def gather(
         sentences = list(sentences)
     options = Options((), (), cluster=cluster, seed=seed, max_sentences=max_sentences, examples=0)
     planned = lay_plan(model, sentences, options)
-    checked = _verify(model, planned)
+    checked = verify_on(model, planned)
     if not unverified:
         require(checked)
-    attributes = _provenance(model, sentences, options, planned, corpus).as_attributes()
+    attributes = provenance_of(model, sentences, options, planned, corpus).as_attributes()
     if into is not None:
         _refuse_others(into.attributes, attributes)
     groups = compute(model, limited(sentences, max_sentences))
@@ -282,56 +268,6 @@ def _refuse_others(study: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         if study.get(name) != new[name]:
             told = {"expected": f"{study.get(what)} ({name} {study.get(name)})", "got": f"{new[what]} ({new[name]})"}
             raise InputError(explain(f"cannot add to a study of another {what}", **told))
-
-
-def _verify(model: Model, planned: Planned) -> Verification:
-    parts = [verify(model)]
-    for batch in planned.batches:
-        parts.append(
-            verify(model, **inputs_for(model, prepare(padded(model, batch), range(len(batch)), None, model.device)))
-        )
-    return merge(parts)
-
-
-def _provenance(
-    model: Model, sentences: Iterable[Sentence], options: Options, planned: Planned, corpus: str | None
-) -> Provenance:
-    name = corpus or str(getattr(sentences, "name", "sentences in memory"))
-    hashed = getattr(sentences, "sha256", None)
-    dropped = dict(planned.drops.counts)
-    for reason, count in getattr(getattr(sentences, "drops", None), "counts", {}).items():
-        dropped[reason] = dropped.get(reason, 0) + count
-    plan = {**asdict(options), "sha256": planned.sha256, "torch_threads": torch.get_num_threads()}
-    plan["corpus_as_read"] = notes_of(sentences)
-    libraries = ("torch", "transformers", "tokenizers", "numpy", "xarray")
-    versions = {"attnprobe": attnprobe.__version__, "python": platform.python_version()}
-    versions |= {library: version(library) for library in libraries}
-    return Provenance(
-        model=model.name,
-        model_sha256=model.sha256,
-        family=model.family,
-        tokenizer=type(model.tokenizer).__name__,
-        attn_implementation=model.attn_implementation,
-        dtype=model.dtype,
-        device=str(model.device),
-        corpus=name,
-        corpus_sha256=str(hashed()) if callable(hashed) else _sha256(limited(sentences, options.max_sentences)),
-        label_scheme="Universal Dependencies v2",
-        seed=options.seed,
-        plan=json.dumps(plan),
-        versions=json.dumps(versions),
-        sentences_kept=planned.sentences,
-        sentences_dropped=json.dumps(dict(sorted(dropped.items()))),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    )
-
-
-def _sha256(sentences: Iterable[Sentence]) -> str:
-    """Hash of all that a sentence carries, where there is no file to hash."""
-    digest = hashlib.sha256()
-    for sentence in sentences:
-        digest.update(json.dumps(list(vars(sentence).values()), default=dict).encode())
-    return digest.hexdigest()
 
 
 def _tree(
@@ -371,26 +307,3 @@ def _warn_of_copies(planned: Planned) -> None:
         told.append(f"{planned.repeated} of {planned.sentences} sentences repeat an earlier one")
     if told:
         warnings.warn(f"{'; '.join(told)}: intervals are too narrow if they are copies.", stacklevel=4)
-
-
-def verification_table(checked: Verification) -> xr.Dataset:
-    """`/verification` of a study."""
-    names = (
-        *(
-            "pattern_max_abs",
-            "context_max_abs",
-            "pattern_tolerance",
-            "context_tolerance",
-            "row_sum_max_error",
-            "bitwise",
-        ),
-        *("rows_checked", "rows_excluded", "max_score"),
-    )
-    variables = {name: ("layer", np.asarray(getattr(checked, name))) for name in names}
-    variables["bitwise"] = ("layer", checked.bitwise.astype(np.int8))
-    coordinates = {
-        "layer": np.arange(checked.n_layers),
-        "kind": ("layer", list(checked.kind)),
-        "index": ("layer", checked.index),
-    }
-    return xr.Dataset(variables, coordinates, attrs={"ok": int(checked.ok), "notes": json.dumps(list(checked.notes))})

@@ -17,6 +17,7 @@ LAYERS = [
     {"models", "text", "data"},
     {"heads", "probes"},
     {"checkpoint", "planning"},
+    {"provenance"},
     {"sharding"},
     {"study"},
     {"report", "engines"},
