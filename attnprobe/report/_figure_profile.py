@@ -16,6 +16,7 @@ from attnprobe.records import Study
 from attnprobe.report._figure_bars import bars, explain_bars
 from attnprobe.report._figure_captions import COUNTED_FROM, checked, intervals, sample
 from attnprobe.report._figure_colours import BLUE, FAINT, INK, SOFT
+from attnprobe.report._figure_evidence import draw_probes, probes_of, probes_text, rows_high
 from attnprobe.report._figure_grid import number
 from attnprobe.report._figure_labels import HeadLabels, labels_of
 from attnprobe.report._figure_paper import LEAST, POINT, SMALL, TEXT, TINY, PaperFigure, fitting, note, paper, shortened
@@ -30,7 +31,8 @@ FACTS = {"entropy": "entropy", "entropy_normalised": "normalised", "distance": "
 def head_profile(study: Study, layer: int, head: int, *, width: str = "double") -> PaperFigure:
     """One head: attention by offset, attention to special targets, and the relations it follows best, with labels or the nearest miss.
 
-    Relations are chosen by their gain over the baseline on `select` and shown as on `report`.
+    Relations are chosen by their gain over the baseline on `select` and shown as on `report`. Of a study with `/probes` and `/profiles`, also
+    the probes on the head, with control and selectivity, and the verdict.
     """
     metrics = part(study, "metrics", "the head profile")
     _check_place(metrics, layer, head)
@@ -39,29 +41,35 @@ def head_profile(study: Study, layer: int, head: int, *, width: str = "double") 
     labels = labels_of(study, "the head profile")[layer, head] if "labels" in study else HeadLabels((), None)
     offsets, targets = _bars_of(here, "offset_mass", "offset"), _bars_of(here, "special_mass", "target")
     relations = _relations(study, layer, head)
+    probes, verdict = probes_of(study, layer, head)
     panels = [frame for frame in (offsets, targets, relations) if len(frame)]
-    if not panels:
+    if not panels and probes.empty:
         remedy = "Run `attnprobe heads MODEL --out study.nc` with the metrics left at their default"
         expected = "offset_mass, special_mass or /relations"
         raise InputError(explain("cannot draw the head profile", expected=expected, got="none of them", remedy=remedy))
     name = head_name(layer, head)
     words = [
         *relations.get("relation", ()),
+        *probes.get("task", ()),
+        verdict,
         *(label.text for label in (*labels.labels, *[labels.nearest] * bool(labels.nearest))),
     ]
-    with paper(
-        f"head-{name}", width, 2.45 if width == "double" else 0.66 + 1.55 * len(panels), map(str, words)
-    ) as figure:
+    room = rows_high(probes, width)
+    height = (2.45 if panels else 0.4) if width == "double" else 0.66 + 1.55 * len(panels)
+    with paper(f"head-{name}", width, height + room, map(str, words)) as figure:
         _head_line(figure, name, labels, _facts(here))
-        for axes, frame in zip(_places(figure, len(panels)), panels, strict=True):
+        for axes, frame in zip(_places(figure, len(panels), room), panels, strict=True):
             _draw_panel(figure, axes, frame)
-        table = pd.concat(panels, ignore_index=True).assign(layer=layer, head=head)
+        if len(probes):
+            draw_probes(figure, probes, verdict, room)
+        table = pd.concat([*panels, probes], ignore_index=True).assign(layer=layer, head=head)
         figure.tell(
             caption=f"Head {name} of {sample(study)}; {_counted(here)}. {_labels_text(labels)} {_facts(here)}. Attention to the token at each offset "
             "and to each target: share of a row, all sentences (no chance level is defined). Relations: accuracy on the report split, "
-            f"chosen by gain on select; black mark: baseline, the best fixed offset or rival rule. {intervals(study).capitalize()}. "
+            f"chosen by gain on select; black mark: baseline, the best fixed offset or rival rule. {probes_text(probes, verdict)}{intervals(study).capitalize()}. "
             f"{checked(study)} {COUNTED_FROM}",
-            alt=f"Profile of head {name}. {_labels_text(labels)} {_facts(here)}.",
+            alt=f"Profile of head {name}. {_labels_text(labels)} {_facts(here)}."
+            + (f" Verdict: {verdict}." if verdict else ""),
             table=table,
         )
     return figure
@@ -174,12 +182,12 @@ def _counted(here: xr.Dataset) -> str:
     return f"{int(here['count']):,} query rows" if "count" in here else "number of query rows not recorded"
 
 
-def _places(figure: PaperFigure, panels: int) -> list[Axes]:
-    """Axes side by side in a double column, one under the other in a single one."""
-    wide, high = figure.get_size_inches()
+def _places(figure: PaperFigure, panels: int, below: float) -> list[Axes]:
+    """Axes side by side in a double column, one under the other in a single one; `below`: inches kept free under them."""
+    wide, high = figure.get_size_inches() - np.array([0, below])
     if wide < 5:
         return [figure.inches(0.85, 0.6 + 1.55 * place, wide - 0.95, 1.05) for place in range(panels)]
-    room = (wide - 0.1) / panels
+    room = (wide - 0.1) / max(panels, 1)
     sides = [(0.35, 0.5) if place == 0 else (0.75, 0.85) for place in range(panels)]
     return [
         figure.inches(0.1 + room * place + left, 0.62, room - both, high - 1.02)

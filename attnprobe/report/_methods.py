@@ -27,7 +27,7 @@ REFERENCES = {
     "hewitt2019": "Hewitt, J., Liang, P. (2019). Designing and Interpreting Probes with Control Tasks. EMNLP, ACL Anthology D19-1275.",
 }
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
-OPTIONAL = ("controls", "importance", "probes", "histograms", "trees", "patterns", "clusters")
+OPTIONAL = ("controls", "importance", "probes", "profiles", "use", "histograms", "trees", "patterns", "clusters")
 """Analyses that a study may or may not hold; the page says which are missing and why."""
 
 Item = dict[str, str]
@@ -56,6 +56,8 @@ def methods(study: Study, data: dict[str, Any], badge: dict[str, Any], words: Wo
         items.append(_item("test", words, margin=percent(margin, 0), minimum=minimum))
     if data["labels"] is not None:
         items.append(_item("labels", words))
+    if data["profiles"] is not None:
+        items.append(_item("profiles", words))
     if data["examples"]:
         items.append(_item("examples", words, n=len(data["examples"])))
     return items

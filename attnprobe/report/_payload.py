@@ -14,12 +14,13 @@ import xarray as xr
 
 from attnprobe.records import Study
 from attnprobe.report._arena import Arena, number, parsed
+from attnprobe.report._payload_profiles import profiles_of, use_of
 from attnprobe.report._payload_shapes import classes_of, clusters_of, importance_of
 from attnprobe.report._words import short_name
 
 FIRST = ("metrics", "importance", "trees", "controls", "probes", "patterns", "histograms", "clusters")
 """Groups of per-head numbers in the order the page offers them; groups it does not know follow."""
-SPECIAL = ("verification", "metrics_by_split", "relations", "best", "labels", "examples")
+SPECIAL = ("verification", "metrics_by_split", "relations", "best", "labels", "profiles", "use", "examples")
 """Groups that have a reader of their own."""
 SUFFIXES = ("_low", "_high", "_count", "_sd")
 TOO_MANY = 100_000
@@ -52,6 +53,8 @@ def collect(study: Study) -> tuple[dict[str, Any], Arena, Arena]:
         "clusters": clusters_of(study, (len(layers), n_heads), tables),
         "classes": classes_of(study, (len(layers), n_heads)),
         "importance": importance_of(study),
+        "profiles": profiles_of(study, (len(layers), n_heads)),
+        "use": use_of(study),
         "examples": examples_of(study, patterns),
         "groups": study.groups,
     }

@@ -28,6 +28,7 @@ SCRIPTS = (
         "measures",
         "atlas",
         "card",
+        "verdict",
         "checks",
         "sentences",
         "evidence",
@@ -88,7 +89,8 @@ def render(study: Study, *, lang: str = "en", title: str | None = None) -> str:
         }
     style, script = _joined(STYLES, "css"), _script()
     page = {**data, "lang": lang, "words": words.table, "missing": missing, "loud": badge["loud"], "start": start}
-    page["labels"] = None if data["labels"] is None else tables.add(_as_bytes(data["labels"]))
+    for name in ("labels", "profiles"):
+        page[name] = None if data.get(name) is None else tables.add(_as_bytes(data[name]))
     return template("page.html").render(
         words=words,
         lang={"en": "en", "zh": "zh-Hans"}[lang],

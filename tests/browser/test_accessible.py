@@ -6,7 +6,7 @@ import pytest
 
 from attnprobe.report.page import write_report
 from attnprobe.report.view import view
-from tests.report.test_page_studies import compared, extras, failed
+from tests.report.test_page_studies import compared, extras, failed, profiled
 from tests.report.test_view_stacks import pair_view, sentence_view
 
 pytestmark = pytest.mark.browser
@@ -19,6 +19,7 @@ def pages(tmp_path_factory):
     return {
         "report": write_report(extras(), folder / "report.html"),
         "report-zh": write_report(extras(), folder / "report-zh.html", lang="zh"),
+        "verdicts": write_report(profiled(), folder / "verdicts.html"),
         "unverified": write_report(failed(), folder / "unverified.html"),
         "comparison": write_report(compared(), folder / "comparison.html"),
         "viewer": view(sentence_view()).save(folder / "viewer.html"),
@@ -52,7 +53,7 @@ def unfold(page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["report", "report-zh", "unverified", "comparison", "viewer", "pair"])
+@pytest.mark.parametrize("name", ["report", "report-zh", "verdicts", "unverified", "comparison", "viewer", "pair"])
 def test_no_serious_violation(name, scheme, pages, open_page, axe):
     page = open_page(pages[name], scheme=scheme, fragment="#L0H1").page
     unfold(page)

@@ -8,7 +8,7 @@ import xarray as xr
 
 from attnprobe.report.page import write_report
 from tests.browser.test_page_browser import cell, open_twin, point_at, shown, tip
-from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, compared, example, extras
+from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, compared, example, extras, profiled
 
 pytestmark = pytest.mark.browser
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cards")
-    return {name: write_report(STUDIES[name](), folder / f"{name}.html") for name in ("extras", "compared")}
+    return {name: write_report(STUDIES[name](), folder / f"{name}.html") for name in ("extras", "profiled", "compared")}
 
 
 @pytest.fixture
@@ -161,6 +161,73 @@ def test_importance_gives_rank_and_what_was_watched(opened):
     rank = int((values > values[0, 1]).sum()) + 1
     assert f"{rank} of 15" in text
     assert "1 − cosine of the final states, mean over the tokens (n = 60 sentences)" in text
+
+
+def points(value):
+    return f"{value * 100:+.1f}".replace("-", "−")
+
+
+def between(low, high):
+    return f"({points(low)} – {points(high)})"
+
+
+def test_the_verdict_joins_labels_and_probes_with_the_studys_numbers(pages, open_page):
+    found = open_page(pages["profiled"], fragment="#L0H1")
+    card = found.page.locator("#card section.block").first  # at the top of the card
+    record = json.loads(str(profiled()["profiles"]["profile"].values[0, 1]))
+    [task] = record["syntax"]["probe"]
+    text = card.inner_text()
+    assert record["syntax"]["agreement"] == "both"
+    assert f"carries it (part of speech, selectivity {points(task['selectivity'])} points)" in text
+    assert f"{record['entropy']['value']:.3f}" in text
+    rows = card.locator("table[data-name='verdict-L0H1'] tbody tr")
+    assert [" ".join(one.split()) for one in rows.locator("th").all_inner_texts()] == [
+        "Position neither",
+        "Syntax both agree",
+        "Semantics not probed",
+    ]
+    labels, probes = rows.nth(1).locator("td").all_inner_texts()
+    for label in record["syntax"]["attention"]:
+        assert f"{points(label['difference'])} {between(label['difference_low'], label['difference_high'])}" in labels
+    assert f"{points(task['selectivity'])} {between(task['selectivity_low'], task['selectivity_high'])}" in probes
+    assert "✓" in probes
+    [missed] = record["position"]["probe"]
+    assert not missed["holds"]
+    unheld = rows.nth(0).locator("td").nth(1).inner_text()
+    assert points(missed["selectivity"]) in unheld
+    assert "✓" not in unheld
+    assert (found.complaints, found.overflow()) == ([], 0)
+
+
+def test_use_is_told_of_the_heads_it_was_asked_of(pages, open_page):
+    page = open_page(pages["profiled"], fragment="#L0H1").page
+    use = profiled()["use"]
+    card = page.locator("#card section.block").first
+    assert "Used: without this head" in card.inner_text()
+    cells = card.locator("table[data-name='use-L0H1'] tbody td").all_inner_texts()
+    for name, told in zip(("change", "random_change", "difference"), cells[1:4], strict=True):
+        low, high = (float(use[f"{name}_{end}"][0]) for end in ("low", "high"))
+        assert told.split() == [points(float(use[name][0])), *between(low, high)[1:-1].split()]
+    assert cells[0] == "80.0%"
+    assert cells[-1] == "527"
+    card.page.evaluate("location.hash = '#L2H3'")
+    page.wait_for_selector("table[data-name='use-L2H3']")
+    assert "Not shown to be used" in page.locator("#card section.block").first.inner_text()
+    card.page.evaluate("location.hash = '#L1H0'")
+    page.wait_for_selector("table[data-name='verdict-L1H0']")
+    links = page.locator("#card section.block").first.locator("a[href^='#L']")
+    assert links.all_inner_texts() == ["L0H1", "L2H3"]
+
+
+def test_layers_say_how_entropy_goes_with_selectivity(pages, open_page):
+    page = open_page(pages["profiled"]).page
+    table = profiled()["profiles"]
+    items = page.locator("#focus li").all_inner_texts()
+    for place, text in enumerate(items):
+        value, low, high = (f"{float(table[f'correlation{end}'][place]):.2f}" for end in ("", "_low", "_high"))
+        assert f"correlation of {value} (Spearman, 95% interval {low} – {high})".replace("-", "−") in text
+        assert "over 15 heads" in text
+    assert len(items) == 2
 
 
 def test_the_map_places_every_head_and_lists_the_groups(opened):

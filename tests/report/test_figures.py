@@ -17,7 +17,7 @@ from attnprobe.report._figure_colours import DIVERGING, SEQUENTIAL, contrast, lu
 from attnprobe.report._figure_grid import nice_ticks, number
 from attnprobe.report._figure_labels import labels_of
 from attnprobe.report._figure_values import slug
-from tests.report.test_page_studies import STUDIES, best, groups_of, large, relations, study_of, whole
+from tests.report.test_page_studies import STUDIES, best, groups_of, large, profiled, relations, study_of, whole
 
 LAYERS, HEADS = 3, 5
 LEAST_POINTS = 4.9
@@ -74,6 +74,7 @@ DRAWN = {
     "distance_histograms": lambda study, width: figures.distance_histograms(study, width=width),
     "relation_bars": lambda study, width: figures.relation_bars(study, width=width),
     "head_profile": lambda study, width: figures.head_profile(study, 1, 2, width=width),
+    "head_evidence": lambda study, width: figures.head_profile(profiled(), 0, 1, width=width),
     "heat_map": lambda study, width: figures.heat_map(study, 1, 2, width=width),
     "heat_map_words": lambda study, width: figures.heat_map(study, 1, 2, example="e1", level="word", width=width),
     "cluster_map": lambda study, width: figures.cluster_map(study, width=width),
@@ -358,6 +359,26 @@ def test_head_profile_has_offsets_targets_and_relations(study):
         assert row.accuracy == float(here["accuracy"].sel(split="report"))
         gains = relations["difference"].sel(split="select", relation=row.relation)
         assert row.select_gain == float(gains.max()), "chosen on select"
+
+
+def test_head_profile_has_the_probes_and_the_verdict():
+    study = profiled()
+    drawn = figures.head_profile(study, 0, 1)
+    table = drawn.table[drawn.table["panel"] == "probes"].set_index("task")
+    probes = study["probes"].sel(site="context", layer=0, head=1)
+    assert list(table.index) == ["position", "upos"]
+    for name in ("accuracy", "accuracy_low", "control", "selectivity", "selectivity_high", "majority", "n"):
+        assert table[name].to_numpy(float) == pytest.approx(probes[name].values), name
+    assert list(table["holds"]) == [False, True]
+    verdict = str(study["profiles"]["verdict"].values[0, 1]).replace("->", "→")
+    assert f"Verdict: {verdict}." in drawn.caption
+    assert "position: n = 480, upos: n = 470" in drawn.caption
+    bars = [bar.get_width() for bar in drawn.axes[-1].patches]
+    assert bars == pytest.approx(probes["accuracy"].values)
+    [control] = [line.get_xdata() for line in drawn.axes[-1].lines]
+    assert control == pytest.approx(probes["control"].values)
+    without = study_of({f"/{name}": study[name] for name in study.groups if name != "examples"}, "profiles")
+    assert "probes" not in set(figures.head_profile(without, 0, 1).table["panel"])
 
 
 def test_heat_map_is_the_pattern():

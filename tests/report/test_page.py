@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from attnprobe.errors import EnvironmentFailure, InputError
+from attnprobe.probes import profile
+from attnprobe.report import _payload_profiles
 from attnprobe.report import page as page_module
 from attnprobe.report._arena import Arena, narrowest, number, script_json, without_repeats
 from attnprobe.report._methods import OPTIONAL
@@ -184,8 +186,15 @@ def test_analyses_that_were_not_run_say_why_and_go_when_they_were(read):
     later = read("later_groups").text
     for group in ("importance", "probes", "controls", "histograms", "clusters", "trees", "causal"):
         assert words(f"missing.{group}") not in later
+    for group in ("profiles", "use"):
+        assert words(f"missing.{group}") in later
+        assert words(f"missing.{group}") not in read("profiled").text
     assert words("missing.because.size") in later
     assert words("missing.because.shape") in later
+
+
+def test_kinds_of_evidence_are_those_of_the_profiles():
+    assert _payload_profiles.KINDS == profile.KINDS
 
 
 def test_later_groups_reach_the_page(read):

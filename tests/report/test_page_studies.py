@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 from attnprobe.heads.compare import compare
+from attnprobe.probes.profile import head_profiles
 from attnprobe.records import Study, open_study
 from attnprobe.report.page import render
 
@@ -486,6 +487,37 @@ def extras() -> Study:
     return study_of(groups)
 
 
+def profiled() -> Study:
+    """A study with probes, the profiles joined from them, and the use of two heads; L0H1 looks at syntax and carries it."""
+    groups = groups_of() | {"/labels": told_labels()}
+    random = np.random.default_rng(11)
+    probed, share = ["task", "site", "layer", "head"], {"unit": "share", "limits": np.array([0.0, 1.0])}
+    control = random.uniform(0.2, 0.3, (2, 1, 3, 5))
+    selectivity = random.uniform(-0.05, 0.4, control.shape)
+    selectivity[:, 0, 0, 1] = -0.04, 0.3
+    numbers = {"accuracy": control + selectivity, "selectivity": selectivity}
+    table = {f"{name}{end}": (probed, value + shift, share) for name, value in numbers.items() for end, shift in ENDS}
+    table |= {"control": (probed, control, share), "selectivity_q": (probed, np.where(selectivity > 0.05, 0.001, 0.5))}
+    table["random"] = (["weights", *probed], np.full((2, *control.shape), 0.2), share)
+    table |= {name: ("task", np.array([0.21, 0.34]), share) for name in ("majority", "ceiling", "embedding_accuracy")}
+    table["n"] = ("task", np.array([480.0, 470.0]))
+    sites = {"task": ["position", "upos"], "site": ["context"], "weights": ["all_random", "embeddings_kept"]}
+    kinds = {"task_kind": ("task", ["position", "syntax"])}
+    groups["/probes"] = xr.Dataset(table, {**sites, **kinds, "layer": range(3), "head": range(5)})
+    groups["/profiles"] = head_profiles(groups["/labels"], groups["/probes"], groups["/metrics"])
+    changes = {"change": [-0.06, 0.0], "random_change": [-0.01, 0.0], "difference": [-0.05, 0.004]}
+    cases = {
+        f"{name}{end}": ("case", np.array(value) + shift) for name, value in changes.items() for end, shift in ENDS
+    }
+    cases |= {name: ("case", np.array(value)) for name, value in (("accuracy", [0.8, 0.8]), ("states", [0.01, 0.002]))}
+    where = {"layer": ("case", [0, 2]), "head": ("case", [1, 3]), "task": ("case", ["upos", "upos"])}
+    groups["/use"] = xr.Dataset(cases | {"n": ("case", [527.0, 527.0])}, where, attrs={"how": "mean"})
+    return study_of(groups)
+
+
+ENDS = (("", 0.0), ("_low", -0.02), ("_high", 0.02))
+
+
 def compared() -> Study:
     """The comparison of two studies whose numbers are drawn apart from each other."""
     return compare(study_of(groups_of()), study_of(groups_of(seed=1), model="tiny-two"))
@@ -500,6 +532,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "more_scorers": more_scorers,
     "later_groups": later_groups,
     "extras": extras,
+    "profiled": profiled,
     "compared": compared,
     "hostile": hostile,
     "empty": empty,

@@ -87,7 +87,7 @@ function fillCard() {
 function cardBlocks() {
   if (page.comparison) return [changeBlock, matchBlock, differenceBlock, relationChangeBlock];
   return [
-    ...[labelBlock, sentenceBlock, checkBlocks, profileBlock, positionBlock, histogramBlock, shapeBlock, relationBlock],
+    ...[verdictBlock, labelBlock, sentenceBlock, checkBlocks, profileBlock, positionBlock, histogramBlock, shapeBlock, relationBlock],
     ...[probeBlock, importanceBlock, neighbourBlock, otherBlocks, missingBlock],
   ];
 }

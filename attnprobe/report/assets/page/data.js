@@ -38,7 +38,8 @@ async function loadTables() {
     for (const part of ["value", "low", "high", "count", "sd"]) if (measure[part]) measure[part] = read(measure[part]);
   }
   for (const one of page.context) one.value = read(one.value);
-  if (page.labels) page.labels = JSON.parse(new TextDecoder().decode(read(page.labels).values));
+  for (const name of ["labels", "profiles"])
+    if (page[name]) page[name] = JSON.parse(new TextDecoder().decode(read(page[name]).values));
   for (const part of [page.clusters, page.comparison?.matches])
     for (const [name, value] of Object.entries(part || {})) if (value?.stored) part[name] = read(value);
   for (const [name, value] of Object.entries(page.relations || {})) {

@@ -6,6 +6,8 @@ function buildLayers() {
   const parts = [page.labels && familyFigure(), options.length && depthFigure(options)].filter(Boolean);
   if (!page.labels) holder.append(el("p", { class: "notice", text: t("missing.labels") }));
   if (parts.length) holder.append(el("div", { class: "duo wide" }, parts));
+  const focus = focusNote();
+  if (focus) holder.append(focus);
   if (!options.length) holder.append(el("p", { class: "notice", text: t("missing.metrics") }));
 }
 
