@@ -25,6 +25,7 @@ from attnprobe.report._figure_atlas import atlas
 from attnprobe.report._figure_bars import relation_bars
 from attnprobe.report._figure_clusters import cluster_map
 from attnprobe.report._figure_compared import comparison, probe_grid
+from attnprobe.report._figure_curves import learning_curve
 from attnprobe.report._figure_distances import distance_histograms
 from attnprobe.report._figure_layers import entropy_by_layer
 from attnprobe.report._figure_paper import PaperFigure, column
@@ -41,6 +42,7 @@ __all__ = [
     "entropy_by_layer",
     "head_profile",
     "heat_map",
+    "learning_curve",
     "probe_grid",
     "relation_bars",
     "save",
@@ -111,6 +113,7 @@ def _plan(study: Study, width: str, heads: Iterable[tuple[int, int]] | None) -> 
     plan += [(draw.__name__.replace("_", " "), partial(draw, study)) for draw in whole]
     tasks = [str(task) for task in table_of(study, "probes")["task"].values] if "probes" in study else [None]
     plan += [("probe grid", partial(probe_grid, study, task)) for task in tasks]
+    plan += [("learning curve", partial(learning_curve, study, task)) for task in tasks]
     for layer, head in _heads(study) if heads is None else heads:
         plan.append((f"head L{layer}H{head}", partial(head_profile, study, layer, head)))
         plan.append((f"pattern of L{layer}H{head}", partial(heat_map, study, layer, head)))

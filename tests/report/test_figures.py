@@ -75,6 +75,7 @@ DRAWN = {
     "relation_bars": lambda study, width: figures.relation_bars(study, width=width),
     "head_profile": lambda study, width: figures.head_profile(study, 1, 2, width=width),
     "head_evidence": lambda study, width: figures.head_profile(profiled(), 0, 1, width=width),
+    "learning_curve": lambda study, width: figures.learning_curve(profiled(), "upos", width=width),
     "heat_map": lambda study, width: figures.heat_map(study, 1, 2, width=width),
     "heat_map_words": lambda study, width: figures.heat_map(study, 1, 2, example="e1", level="word", width=width),
     "cluster_map": lambda study, width: figures.cluster_map(study, width=width),
@@ -381,6 +382,25 @@ def test_head_profile_has_the_probes_and_the_verdict():
     assert "probes" not in set(figures.head_profile(without, 0, 1).table["panel"])
 
 
+def test_learning_curve_is_every_head_s_with_the_best_compressed_marked():
+    study = profiled()
+    probes = study["probes"].sel(task="upos", site="context")
+    drawn = figures.learning_curve(study, "upos")
+    best = np.unravel_index(int(probes["compression"].values.argmax()), (3, 5))
+    assert f"blue: L{best[0]}H{best[1]};" in drawn.caption
+    places = [0, 2, 3]  # the first two portions are one block
+    for row in drawn.table.itertuples():
+        point = places[[60, 125, 250].index(row.examples)]
+        assert row.accuracy == probes["curve_accuracy"].values[row.layer, row.head, point]
+        assert row.control == probes["control_curve_accuracy"].values[row.layer, row.head, point]
+    assert len(drawn.table) == 45
+    marked = [line for line in drawn.axes[0].lines if line.get_marker() == "o"][0]
+    assert marked.get_ydata() == pytest.approx(probes["curve_accuracy"].values[best][places])
+    other = figures.learning_curve(study, "upos", head=(2, 0))
+    marked = [line for line in other.axes[0].lines if line.get_marker() == "o"][0]
+    assert marked.get_ydata() == pytest.approx(probes["curve_accuracy"].values[2, 0][places])
+
+
 def test_heat_map_is_the_pattern():
     view = toy_view(["one", "two", "three", "four"])
     drawn = figures.heat_map(view, 1, 1)
@@ -464,6 +484,9 @@ def test_a_missing_part_says_what_to_run(name):
         (lambda s: figures.heat_map(toy_view(["a", "b"]), 7, 0), "a layer from 0 to 1"),
         (lambda s: figures.probe_grid(s, "ner"), "upos, deprel"),
         (lambda s: figures.probe_grid(s, value="f1"), "one of accuracy, selectivity, got 'f1'"),
+        (lambda s: figures.learning_curve(s), "attnprobe probe MODEL --into"),
+        (lambda s: figures.learning_curve(profiled(), "ner"), "position, upos"),
+        (lambda s: figures.learning_curve(profiled(), head=(3, 0)), "a layer from 0 to 2"),
         (lambda s: figures.comparison(s, study_of(groups_of(2, 3))), "3 x 5 and 2 x 3"),
     ],
 )

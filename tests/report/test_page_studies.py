@@ -501,6 +501,13 @@ def profiled() -> Study:
     table["random"] = (["weights", *probed], np.full((2, *control.shape), 0.2), share)
     table |= {name: ("task", np.array([0.21, 0.34]), share) for name in ("majority", "ceiling", "embedding_accuracy")}
     table["n"] = ("task", np.array([480.0, 470.0]))
+    curve = np.stack([table["accuracy"][1] * share for share in (0.5, 0.5, 0.8, 1.0)], axis=-1)
+    table |= {
+        name: ([*probed, "portion"], curve * part)
+        for name, part in (("curve_accuracy", 1), ("control_curve_accuracy", 0.5))
+    }
+    table["curve_words"] = (["task", "portion"], np.tile([60.0, 60.0, 125.0, 250.0], (2, 1)))
+    table["compression"] = (probed, 1 / table["accuracy"][1])  # highest where accuracy is not
     sites = {"task": ["position", "upos"], "site": ["context"], "weights": ["all_random", "embeddings_kept"]}
     kinds = {"task_kind": ("task", ["position", "syntax"])}
     groups["/probes"] = xr.Dataset(table, {**sites, **kinds, "layer": range(3), "head": range(5)})
