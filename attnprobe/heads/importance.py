@@ -20,6 +20,7 @@ from attnprobe.errors import CaptureError, InputError, explain, near_names
 from attnprobe.heads import _watch
 from attnprobe.heads._watch import Given, Watched
 from attnprobe.models.capture import ModelLike, as_model, record
+from attnprobe.models.flow import flowing
 from attnprobe.models.interface import Pending, Result, editing
 from attnprobe.models.intervene import ablating, mean_contexts
 from attnprobe.models.model import Model
@@ -211,7 +212,7 @@ def _gradients(run: _Run, data: Given, sentences: Sequence[Sentence]) -> np.ndar
         gates.append(out.new_ones(out.shape[0], out.shape[2], requires_grad=True))
         return out * gates[-1][:, None, :, None], weights
 
-    with editing(gate):
+    with editing(gate), flowing(run.model.module):
         seen = _watch.observe(run.model, data)
     if data.targets is not None:
         slopes = [g.abs() for g in torch.autograd.grad(_watch.mean_of(data, seen).nansum(), gates)]

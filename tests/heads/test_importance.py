@@ -18,7 +18,12 @@ from attnprobe.text.align import encode
 from tests.oracles import importance_weights as oracle
 from tests.tiny import HEAD_DIM, LAYERS, build, byte_tokenizer
 
-HEADED = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+HEADED = {
+    "bert": "BertForMaskedLM",
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "bloom": "BloomForCausalLM",  # off the attention-function interface
+}
 SENTENCES = [
     Sentence(f"{document}{number}", tuple(words.split()), document=document)
     for document, number, words in (
@@ -103,8 +108,8 @@ def test_gradient_of_a_loss_is_the_central_difference_of_a_gate_in_each_sentence
     assert found.attrs["unit"] == "nats"
     assert found.attrs["n"] == (6 if family == "bert" else 5)  # a single token has no next one
     assert found["gradient"].attrs["order"] == 1
-    # the norms of llama compute in float32: a smaller step would drown in their rounding
-    step, within, rounding = (5e-3, 1e-3, 1e-6) if family == "llama" else (1e-4, 1e-6, 1e-10)
+    # llama's norms and bloom's softmax compute in float32: a smaller step would drown in their rounding
+    step, within, rounding = (5e-3, 1e-3, 1e-6) if family in ("llama", "bloom") else (1e-4, 1e-6, 1e-10)
     full, signs = [], set()
     for layer, head in heads_of(found):
         slopes, rises = [], []
@@ -238,12 +243,6 @@ def test_an_ablation_without_effect_is_refused(monkeypatch):
     model = tiny()
     monkeypatch.setattr(importance, "ablating", lambda *_, **__: nullcontext())
     with pytest.raises(CaptureError, match="taking out every head of .* changes nothing: expected another output"):
-        measure_importance(model, SENTENCES)
-
-
-def test_a_family_off_the_interface_is_refused():
-    model = load((build("mpnet"), byte_tokenizer()))
-    with pytest.raises(CaptureError, match="no attention was captured"):
         measure_importance(model, SENTENCES)
 
 

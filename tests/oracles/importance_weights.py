@@ -12,6 +12,7 @@ OUTPUT = {
     "bert": "encoder.layer.{}.attention.output.dense",
     "gpt2": "h.{}.attn.c_proj",
     "llama": "layers.{}.self_attn.o_proj",
+    "bloom": "h.{}.self_attention.dense",
 }
 QUERY = {"bert": "encoder.layer.{}.attention.self.query"}
 VALUE = {"bert": "encoder.layer.{}.attention.self.value"}
