@@ -6,9 +6,20 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from attnprobe.heads.compare import compare
 from attnprobe.report.page import write_report
 from tests.browser.test_page_browser import cell, open_twin, point_at, shown, tip
-from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, compared, example, extras, profiled
+from tests.report.test_page_studies import (
+    HOSTILE,
+    SCRIPT,
+    STUDIES,
+    compared,
+    example,
+    extras,
+    groups_of,
+    profiled,
+    study_of,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -292,6 +303,15 @@ def test_a_comparison_shows_differences_on_a_two_way_scale(pages, open_page):
     assert found.complaints == []
     assert found.requests == []
     assert found.overflow() <= 0
+
+
+def test_the_scale_of_differences_has_zero_in_its_middle_even_where_nothing_differs(tmp_path, open_page):
+    same = study_of(groups_of())
+    page = open_page(write_report(compare(same, same), tmp_path / "same.html")).page
+    shown(page, "Entropy")
+    assert set(page.locator("table.atlas td .value").all_inner_texts()) == {"0"}
+    least, *_, most = page.locator(".legend svg text").evaluate_all("all => all.map(one => one.textContent)")
+    assert least.startswith("−"), (least, most)
 
 
 def test_a_comparisons_card_tells_what_changed(pages, open_page):

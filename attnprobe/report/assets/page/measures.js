@@ -157,7 +157,8 @@ function measureView(measure) {
   const [from, to] = measure.limits;
   const low = Math.min(...values, Infinity);
   const high = Math.max(...values, -Infinity);
-  const diverging = !isNumber(from) && low < 0 && high > 0;
+  // a difference has a middle, 0, even where all heads differ to one side or none does
+  const diverging = Boolean(page.comparison) || (!isNumber(from) && low < 0 && high > 0);
   const reach = roundUp(Math.max(Math.abs(low), Math.abs(high), diverging ? doubt(at) : 0));
   const start = from === 0 || low >= 0 ? 0 : -roundUp(-low);
   const top = isNumber(to) ? Math.min(to, roundUp(high)) : roundUp(high);
