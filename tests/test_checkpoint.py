@@ -249,7 +249,10 @@ def test_other_options_are_refused_by_name(model, corpus, tmp_path, monkeypatch)
     _stop_after(1, model, corpus, out, monkeypatch)
     for changes, told in (
         ({"max_sentences": 59}, "got plan.max_sentences was 60, is 59. Run"),
-        ({"seed": 3, "sinks": "both"}, "got plan.sinks was kept, is both; plan.seed was 0, is 3. Run"),
+        (
+            {"seed": 3, "sinks": "both"},
+            "got plan.metrics was .*hidden_mass.*; plan.sinks was kept, is both; plan.seed was 0, is 3. Run",
+        ),
         ({"batch_tokens": 999}, "got plan.plan.batch_tokens was 2048, is 999. Run"),
     ):
         with pytest.raises(InputError, match=f"cannot resume.*{told}"):
