@@ -67,7 +67,7 @@ def test_ctrl_c_stops_and_says_how_to_go_on(minilm_sdpa, tmp_path):
     told, code, _ = interrupted(process)
     assert code == 130
     assert told.strip() == (
-        "interrupted; with --out of `heads` or --study of `report`, go on with the same command and --resume"
+        "interrupted; with --out of `heads` or `probe`, or --study of `report`, go on with the same command and --resume"
     )
     assert finished(out)
     assert not out.exists()
