@@ -119,11 +119,7 @@ def run(
         examples=examples,
         plan=PlanOptions(batch_tokens=batch_tokens, window=min(shard_sentences, 16) if totals else shard_sentences),
     )
-    for name in options.metrics:
-        METRICS[name]
-    choose(options.relations)
-    refuse_unknown_scorers(options.scorers)
-    refuse_unknown_extras(options.extras)
+    refuse_unknown_names(options.metrics, options.relations, options.scorers, options.extras)
     tasks = choose_tasks(probes) if probes else []
     if tasks:
         refuse_unprobed(limited(sentences, max_sentences), tasks, cluster)
@@ -165,6 +161,17 @@ def run(
         study.save(out)
         store.remove()
     return study
+
+
+def refuse_unknown_names(
+    metrics: Iterable[str], relations: Iterable[str], scorers: Iterable[str], extras: Iterable[str]
+) -> None:
+    """Raise `InputError` for a name that `run` does not know, before anything is loaded or read."""
+    for name in metrics:
+        METRICS[name]
+    choose(relations)
+    refuse_unknown_scorers(scorers)
+    refuse_unknown_extras(extras)
 
 
 def _fix_threads() -> None:

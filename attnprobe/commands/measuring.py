@@ -195,22 +195,14 @@ def _run(
     """The options of `report` and `heads` that say what to measure; those of `PASSED_ON` go to `run` as they are."""
     import attnprobe.data
     from attnprobe.engines import engine_of
-    from attnprobe.heads.alongside import refuse_unknown_extras
-    from attnprobe.heads.relations import choose
-    from attnprobe.heads.scorers import refuse_unknown_scorers
     from attnprobe.models.load import load
     from attnprobe.probes.tasks import choose_tasks
-    from attnprobe.registry import METRICS
-    from attnprobe.study import run
+    from attnprobe.study import refuse_unknown_names, run
     from attnprobe.text.corpus import read_corpus
 
     chosen = engine_of(engine, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
-    for name in names_in(metrics) or ():
-        METRICS[name]
-    choose(names_in(relations) or ())
     wanted = [name for name in names_in(extras) or () if name != "none"]
-    refuse_unknown_extras(wanted)
-    refuse_unknown_scorers(names_in(scorers) or ())
+    refuse_unknown_names(names_in(metrics) or (), names_in(relations) or (), names_in(scorers) or (), wanted)
     tasks = choose_tasks(names_in(probes) or ()) if probes else []
     source = corpus if corpus is not None else str(attnprobe.data.path("bundled"))
     sentences = read_corpus(source, skip_invalid=skip_invalid)

@@ -75,8 +75,7 @@ def signed_distance(rows: Rows) -> Float[Tensor, "batch head query"]:
 
 def _offset_mass(rows: Rows) -> tuple[Tensor, Tensor]:
     counted, n = _counted_neighbours(rows)
-    place, _ = _neighbours(rows)
-    return (rows.pattern.gather(-1, place.expand(*rows.pattern.shape[:2], *place.shape)) * counted).sum(2), n
+    return (_at_offsets(rows) * counted).sum(2), n
 
 
 @head_metric(
@@ -91,9 +90,7 @@ def offset_mass(rows: Rows) -> Float[Tensor, "batch head query offset"]:
 
     NaN where there is no such token, it is special or it may not be seen, so that a perfect head reads 1 whatever the sentence length.
     """
-    place, defined = _neighbours(rows)
-    values = rows.pattern.gather(-1, place.expand(*rows.pattern.shape[:2], *place.shape))
-    return torch.where(defined, values, torch.nan)
+    return torch.where(_neighbours(rows)[1], _at_offsets(rows), torch.nan)
 
 
 def _offset_argmax(rows: Rows) -> tuple[Tensor, Tensor]:
@@ -266,6 +263,12 @@ def _neighbours(rows: Rows) -> tuple[Tensor, Tensor]:
         return place, ((wanted >= 0) & (wanted < n_keys) & ordinary)[:, None] & seen
 
     return rows.once("neighbours", work_out, of_tokens=True)
+
+
+def _at_offsets(rows: Rows) -> Float[Tensor, "batch head query offset"]:
+    """Weight on the token at each offset; of another token where there is none."""
+    place = _neighbours(rows)[0]
+    return rows.pattern.gather(-1, place.expand(*rows.pattern.shape[:2], *place.shape))
 
 
 def _counted_neighbours(rows: Rows) -> tuple[Tensor, Tensor]:
