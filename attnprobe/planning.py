@@ -140,7 +140,7 @@ def _short(batch: list[Encoded], limit: int = 8) -> list[Encoded]:
 
 
 def _collect_examples(examples: list[Encoded], members: Sequence[Encoded], wanted: int) -> None:
-    """The first sentences of middling length with a verb and few repeats: legible at a glance."""
+    """The first sentences that are legible at a glance."""
     for item in members:
         if len(examples) >= wanted:
             return

@@ -5,7 +5,8 @@ Three independent comparisons, none of our numbers against themselves:
 - the *replay* repeats eager attention's operations in the model's dtype and must give its pattern and context bit for bit;
 - the *recomputation* in float64, by our own maths, must agree with the model's pattern and context within a tolerance that
   grows with the size of the scores;
-- the context must be what the output projection was given.
+- the context must be what the output projection was given, where the model puts nothing in between; a gate or a norm there is
+  noted, the context of another call is a failure.
 
 Where the model runs an attention function that reports no pattern (sdpa), its pattern is that of an eager twin; see `twin.py`.
 """
