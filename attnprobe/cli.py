@@ -5,12 +5,14 @@ Each command calls the library and prints what it found. Heavy imports stay insi
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import sys
+import threading
 import traceback
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,6 +36,8 @@ for command in COMMANDS:
 app.command(name="list")(finding.list_entries)
 
 _INTERRUPTED = 130
+_AGAIN = 0.05
+"""Seconds after which a Ctrl-C that got lost is raised again."""
 
 
 @app.callback(invoke_without_command=True)
@@ -48,6 +52,7 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     if debug:
         logging.basicConfig(level=logging.DEBUG)
+    sys.unraisablehook = _raise_lost_interrupt_again
     warnings.showwarning = lambda message, *_rest, **_options: print(f"warning: {message}", file=sys.stderr)
     try:
         code = app(standalone_mode=False)
@@ -68,6 +73,17 @@ def main() -> None:
         remedy = "with --out of `heads` or `probe`, or --study of `report`, go on with the same command and --resume"
         print(f"interrupted; {remedy}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _raise_lost_interrupt_again(lost: Any) -> None:
+    """Python drops what is raised in a destructor or a callback; a Ctrl-C that falls there must stop the run all the same."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    # not from here: it would be raised in this function, and be dropped as well
+    later = threading.Timer(_AGAIN, _thread.interrupt_main)
+    later.daemon = True
+    later.start()
 
 
 def _fail(error: Exception, code: int, debug: bool, message: str) -> None:

@@ -73,6 +73,35 @@ def test_ctrl_c_stops_and_says_how_to_go_on(minilm_sdpa, tmp_path):
     assert not out.exists()
 
 
+LOST = """
+import os, signal, sys, time
+from attnprobe import cli
+
+class Destroyed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+@cli.app.command()
+def work():
+    thing = Destroyed()
+    del thing
+    time.sleep(30)
+    print("worked to the end")
+
+sys.argv = ["attnprobe", "work"]
+cli.main()
+"""
+
+
+def test_ctrl_c_within_a_destructor_is_not_lost():
+    """Python drops what is raised there, and goes on."""
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, (done.stdout, done.stderr)
+    assert done.stderr.startswith("interrupted; ")
+    assert not done.stdout
+
+
 @pytest.mark.slow
 def test_ctrl_c_at_any_moment(tmp_path):
     chance = random.Random(11)
