@@ -2,8 +2,9 @@
 
 python benchmarks/growth.py [--sentences 1000 4000 16000] [--lengths 32 64 128 256 512] [--plot docs/images/growth.svg] [--json FILE]
 
-MiniLM, 1 thread, CPU seconds (least of two runs for lengths). Sentences: short ones of the bundled treebank again and again, a whole run (plan, verification, all metrics, `dep` and `udep`
-relations, tables). Lengths: 4096 tokens in sentences of one length, measured (the metrics pass) and bare.
+MiniLM, 1 thread, CPU seconds (least of three runs for lengths). Sentences: short ones of the bundled treebank again and again, a whole run (plan, verification, all metrics, `dep` and `udep`
+relations, tables). Lengths: 4096 tokens in sentences of one length: the bare forward pass, the metrics pass, all metrics and relations (each word's
+head is the word before).
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +23,13 @@ from streaming import PASS, bare, batches_of, long_sentences, measured
 
 import attnprobe
 from attnprobe.data import path
-from attnprobe.planning import Options, shards_of
+from attnprobe.heads.metrics import default_metrics
+from attnprobe.planning import DEFAULT_RELATIONS, Options, shards_of
 from attnprobe.text.batching import PlanOptions
 from attnprobe.text.drops import Drops
 
 TOKENS = 4096
+PASSES = ("bare forward pass", "metrics pass", "all metrics and relations")
 
 
 def main() -> None:
@@ -56,12 +60,14 @@ def _run(model: attnprobe.Model, sentences: Repeated) -> float:
         return _seconds(lambda: attnprobe.run(model, sentences), 1)
 
 
-def _length(model: attnprobe.Model, length: int) -> tuple[float, float]:
-    """CPU seconds of the forward pass and of the metrics pass over `TOKENS` tokens in sentences of this length."""
+def _length(model: attnprobe.Model, length: int) -> tuple[float, ...]:
+    """CPU seconds of each of `PASSES` over `TOKENS` tokens in sentences of this length."""
     plan = Options((), (), plan=PlanOptions(batch_tokens=TOKENS))
     shards = list(shards_of(model, list(long_sentences(TOKENS // length, length)), plan, Drops()))
     inputs = list(batches_of(model, shards))
-    return _seconds(lambda: bare(model, inputs), 2), _seconds(lambda: measured(model, shards, Options(PASS, ())), 2)
+    chosen = (Options(PASS, ()), Options(default_metrics(), DEFAULT_RELATIONS))
+    runs = [partial(bare, model, inputs), *(partial(measured, model, shards, options) for options in chosen)]
+    return tuple(_seconds(run, 3) for run in runs)
 
 
 def _seconds(run: Callable[[], object], times: int) -> float:
@@ -76,11 +82,9 @@ def _seconds(run: Callable[[], object], times: int) -> float:
 def _tell(found: dict[str, dict]) -> None:
     for n, seconds in found["sentences"].items():
         print(f"{n:6} sentences {seconds:8.1f} s CPU {1000 * seconds / n:8.2f} ms a sentence")
-    for n, (base, spent) in found["lengths"].items():
-        per = 1e6 / TOKENS
-        print(
-            f"length {n:4} bare {base * per:7.0f} us a token, metrics pass {spent * per:7.0f}, of it beyond bare {(spent - base) * per:6.0f}"
-        )
+    for n, seconds in found["lengths"].items():
+        told = ", ".join(f"{name} {1e6 / TOKENS * spent:.0f}" for name, spent in zip(PASSES, seconds, strict=True))
+        print(f"length {n:4}, us a token: {told}")
 
 
 def _plot(found: dict[str, dict]) -> Figure:
@@ -91,9 +95,10 @@ def _plot(found: dict[str, dict]) -> Figure:
     left.loglog(n, seconds[-1] * n / n[-1], ":", color="#777777", label="linear")
     left.set(xlabel="sentences", ylabel="CPU seconds", title="Cost grows with the sentences")
     lengths = np.array(list(found["lengths"]), float)
-    base, spent = 1e6 / TOKENS * np.array(list(found["lengths"].values())).T
-    right.plot(lengths, base, "s-", color="#777777", label="bare forward pass")
-    right.plot(lengths, spent, "o-", color="#1b6ca8", label="metrics pass")
+    table = 1e6 / TOKENS * np.array(list(found["lengths"].values())).T
+    styles = (("s-", "#777777"), ("o-", "#1b6ca8"), ("^-", "#b3541e"))
+    for spent, name, (line, colour) in zip(table, PASSES, styles, strict=True):
+        right.plot(lengths, spent, line, color=colour, label=name)
     right.set(
         xlabel="tokens of a sentence",
         ylabel="CPU µs a token",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnprobe.attention.call import Role
 from attnprobe.heads.cases import Cases
+from attnprobe.heads.pieces import Pieces
 from attnprobe.records import Sentence
 from attnprobe.text.align import Encoded
 from attnprobe.text.batching import Batch
@@ -32,11 +33,9 @@ class Prepared:
     members: Tensor
     """Places of the batch's sentences in the shard, [batch]."""
     span: np.ndarray
-    """First row of each sentence that counts, and the one after its last, [batch 2]; (0, 0) where none does."""
-    to_words: Tensor | None
-    """1 where a key token belongs to a word, [batch key word]; None where no relation is asked for."""
-    from_words: Tensor | None
-    """1 / pieces where a query token belongs to a word, [batch word query]."""
+    """First row of each sentence that counts or is of a word, and the one after its last, [batch 2]; (0, 0) where none is."""
+    pieces: Pieces | None
+    """The pieces of each word; None where words are not needed."""
     n_cases: np.ndarray | None
     """Cumulated number of cases up to each sentence of the batch, [batch + 1]."""
     case_rows: tuple[Tensor, ...] = ()
@@ -59,7 +58,7 @@ def prepare(
         batch.token_types.any()
     ):  # GPT-2 takes token types its tokenizer never gives, and would add the embedding of token 0
         inputs["token_type_ids"] = batch.token_types
-    words: dict[str, Any] = {"to_words": None, "from_words": None, "n_cases": None}
+    words: dict[str, Any] = {"pieces": None, "n_cases": None}
     if cases is not None:
         words = _prepare_words(batch, members, cases, device)
     pairs = any(item.sentence.segments for item in batch.sentences)
@@ -69,7 +68,7 @@ def prepare(
         roles <= Role.PUNCT,
         roles != Role.PAD,
         torch.tensor(list(members), device=device),
-        _span(batch.roles <= Role.PUNCT),
+        _span((batch.roles <= Role.PUNCT) | (batch.word_index >= 0)),
         **words,
         segments=_of_tokens(batch, _segments_of, device) if pairs else None,
         entities=_of_tokens(batch, entities_of, device) if entities else None,
@@ -107,15 +106,10 @@ def entities_of(sentence: Sentence) -> np.ndarray:
 
 def _prepare_words(batch: Batch, members: Sequence[int], cases: Cases, device: torch.device) -> dict[str, Any]:
     n_words = max(item.alignment.n_words for item in batch.sentences)
-    word_index = torch.from_numpy(batch.word_index).to(device)
-    to_words = torch.zeros(*word_index.shape, n_words, device=device)
-    to_words.scatter_(2, word_index.clamp(min=0)[..., None], (word_index >= 0).to(to_words.dtype)[..., None])
-    pieces = to_words.sum(1, keepdim=True).clamp(min=1)
     table = cases.of(members, n_words)
     rows = (table.place, table.sentence, table.query, table.keys, table.candidates)
     return {
-        "to_words": to_words,
-        "from_words": (to_words / pieces).transpose(1, 2).contiguous(),
+        "pieces": Pieces.of(batch.word_index, n_words, device),
         "n_cases": table.cumulated,
         "case_rows": tuple(torch.from_numpy(part).to(device) for part in rows),
     }

@@ -249,6 +249,14 @@ def test_judge_breaks_ties_low_and_counts_empty_rows():
     assert empty[:, 0].tolist() == [False, True, False]
 
 
+def test_judge_counts_rows_without_a_number_or_a_choice_as_empty():
+    rows = torch.tensor([[[0.5, torch.nan, 0.1]], [[0.5, 0.2, 0.1]]])
+    keys = torch.tensor([[True, False, False], [True, False, False]])
+    candidates = torch.tensor([[True, True, True], [False, False, False]])
+    hit, tie, empty = judge(rows, keys, candidates)
+    assert (hit.any(), tie.any(), empty.all()) == (False, False, True)
+
+
 def test_without_sinks_the_rest_is_renormalised_and_a_pure_sink_row_is_undefined(corpus):
     item = corpus[0]
     n = len(item)

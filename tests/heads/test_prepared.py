@@ -37,14 +37,16 @@ def test_marks_are_spread_over_the_pieces_of_their_words():
 
 def test_marks_are_left_out_where_there_is_no_use_for_them():
     prepared = prepare(collate([encode_by_hand(NESTED, [1] * 6)], pad_id=0), (0,), None, torch.device("cpu"))
-    assert (prepared.entities, prepared.segments, prepared.to_words) == (None, None, None)
+    assert (prepared.entities, prepared.segments, prepared.pieces) == (None, None, None)
 
 
 def test_words_can_be_had_without_a_single_case():
     items = [encode_by_hand(PAIR, [1, 0, 2, 1])]
     prepared = prepare(collate(items, pad_id=0), (0,), Cases(items, choose(["dep"])), torch.device("cpu"))
-    np.testing.assert_array_equal(prepared.to_words.sum(1), [[1, 0, 2, 1]])
-    np.testing.assert_allclose(prepared.from_words.sum(2), [[1, 0, 1, 1]])
+    assert prepared.n_cases.tolist() == [0, 0]
+    assert prepared.pieces.share.tolist() == [[1, 0, 0.5, 1, 0]]
+    assert prepared.pieces.first.tolist() == [[1, 1, 2, 4, 1]]
+    assert [(w.tolist(), t.tolist()) for w, t in prepared.pieces.later] == [([[2]], [[3]])]
 
 
 def test_token_types_are_given_only_where_they_tell_segments_apart():
