@@ -94,6 +94,9 @@ def _plot(found: dict[str, dict]) -> Figure:
     left.loglog(n, seconds, "o-", color="#1b6ca8", label="a whole run")
     left.loglog(n, seconds[-1] * n / n[-1], ":", color="#777777", label="linear")
     left.set(xlabel="sentences", ylabel="CPU seconds", title="Cost grows with the sentences")
+    left.set_xticks(n, [f"{count:,.0f}" for count in n])
+    left.set_yticks(seconds, [f"{spent:.1f}" for spent in seconds])
+    left.minorticks_off()
     lengths = np.array(list(found["lengths"]), float)
     table = 1e6 / TOKENS * np.array(list(found["lengths"].values())).T
     styles = (("s-", "#777777"), ("o-", "#1b6ca8"), ("^-", "#b3541e"))
