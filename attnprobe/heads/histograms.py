@@ -12,9 +12,8 @@ from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall, Rows
 from attnprobe.attention.measures import entropy_of
-from attnprobe.heads.measure import stack_layers
 from attnprobe.heads.prepared import Prepared
-from attnprobe.heads.tables import ShardSums
+from attnprobe.heads.tables import ShardSums, stack_layers
 from attnprobe.heads.tabulate import layer_coordinates
 from attnprobe.stream import RatioSums
 from attnprobe.text.align import Encoded

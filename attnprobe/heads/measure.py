@@ -16,11 +16,11 @@ from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall, Role, Rows
 from attnprobe.attention.forward import Scratch, blind_rows, inputs_as, pattern_and_entropy_of
+from attnprobe.heads.answers import Answers
 from attnprobe.heads.cases import Cases
-from attnprobe.heads.metrics import OFFSETS
 from attnprobe.heads.pooling import Pooled, pool
 from attnprobe.heads.prepared import Prepared, prepare
-from attnprobe.heads.tables import DIRECTIONS, SPLIT_NAMES, RelationSums, RivalSums, ShardSums, by_cluster, by_split
+from attnprobe.heads.tables import ShardSums, by_cluster, by_split, stack_layers
 from attnprobe.registry import HeadMetric
 from attnprobe.stream import RatioSums
 
@@ -67,7 +67,7 @@ class ShardMeasurer:
         extras: Mapping[str, Collector] | None = None,
     ) -> None:
         self.metrics = tuple(metrics)
-        self.cases = cases if cases is not None and len(cases) else None
+        self.answers = Answers(cases, list(scorers)) if cases is not None and len(cases) else None
         self.scorers = scorers
         self.n_sentences = n_sentences
         self.views = ("", "@removed") if without_sinks else ("",)
@@ -77,9 +77,6 @@ class ShardMeasurer:
         self._pooled = Pooled(n_sentences)
         self._scratch = Scratch()
         self._of_tokens: dict[tuple[int, int, int, int], tuple[Tensor | None, Rows, Tensor | None]] = {}
-        self._hits: dict[tuple[str, int], Tensor] = {}
-        self._ties: dict[tuple[str, int], Tensor] = {}
-        self._empty: dict[tuple[str, int], Tensor] = {}
 
     def start(self, prepared: Prepared) -> None:
         """A batch is about to run."""
@@ -121,15 +118,15 @@ class ShardMeasurer:
             self._add_words(call, words, name, prepared, members)
 
     def _add_words(self, call: AttentionCall, words: Tensor, name: str, prepared: Prepared, members: slice) -> None:
-        if self.cases is not None and name in self.scorers:
-            self._add_cases(words, name, call.layer, prepared, members)
+        if self.answers is not None and name in self.scorers:
+            self.answers.add(words, name, call.layer, prepared, members)
         for extra in self.extras.values():
             if extra.needs_words and name == "weights":
                 extra.words(call, words, prepared, members)
 
     def _wanted_words(self) -> list[str]:
         """Scorers whose word patterns are needed: for relations all, for extras the weights."""
-        names = list(self.scorers) if self.cases is not None else []
+        names = list(self.scorers) if self.answers is not None else []
         needed = any(extra.needs_words for extra in self.extras.values())
         return [*names, "weights"] if needed and "weights" not in names else names
 
@@ -152,26 +149,6 @@ class ShardMeasurer:
             for metric in self.metrics:
                 self._pooled.add(metric.name + view, layer, pool(metric, seen), places)
 
-    def _add_cases(self, words: Tensor, scorer: str, layer: int, prepared: Prepared, members: slice) -> None:
-        assert prepared.n_cases is not None
-        assert self.cases is not None
-        begin, end = int(prepared.n_cases[members.start]), int(prepared.n_cases[members.stop])
-        if begin == end:
-            return
-        place, sentence, query, keys, candidates = (part[begin:end] for part in prepared.case_rows)
-        inside = sentence - members.start
-        key = (scorer, layer)
-        if key not in self._hits:
-            shape = (len(self.cases), len(DIRECTIONS), words.shape[1])
-            for table in (self._hits, self._ties, self._empty):
-                table[key] = torch.zeros(shape, dtype=torch.bool, device=words.device)
-        for direction in range(len(DIRECTIONS)):
-            rows = _rows_of_words(words if direction == 0 else words.transpose(2, 3), inside, query)
-            hit, tie, empty = judge(rows, keys, candidates)
-            self._hits[key][place, direction] = hit
-            self._ties[key][place, direction] = tie
-            self._empty[key][place, direction] = empty
-
     def finish(self, cluster: np.ndarray, split: np.ndarray) -> ShardSums:
         """The shard's sums: `cluster` gives each sentence's cluster (non-decreasing), `split` each sentence's split number."""
         starts = np.flatnonzero(np.diff(cluster, prepend=cluster[0] - 1))
@@ -181,7 +158,7 @@ class ShardMeasurer:
             for metric in self.metrics
             for view in self.views
         }
-        relations = self._relation_sums(cluster, split) if self.cases is not None else {}
+        relations = {} if self.answers is None else self.answers.sums(cluster, split)
         extras = {name: extra.finish(cluster, split) for name, extra in self.extras.items()}
         return ShardSums(metrics, relations, tuple(self.modules), extras=extras)
 
@@ -200,87 +177,8 @@ class ShardMeasurer:
 
     def case_hits(self) -> np.ndarray:
         """Whether each case was answered rightly, bool [case scorer direction layer head]."""
-        return self._of_cases(self._hits)
-
-    def _of_cases(self, table: dict[tuple[str, int], Tensor]) -> np.ndarray:
-        by_scorer = [
-            stack_layers([table[scorer, layer].cpu().numpy() for layer in range(len(self.modules))], axis=2)
-            for scorer in self.scorers
-        ]
-        return np.stack(by_scorer, axis=1)
-
-    def _relation_sums(self, cluster: np.ndarray, split: np.ndarray) -> dict[str, RelationSums]:
-        assert self.cases is not None
-        hits, ties, empty = (self._of_cases(table) for table in (self._hits, self._ties, self._empty))
-        found = {}
-        for name, chosen in self.cases.of_relation.items():
-            sentences = self.cases.sentence[chosen]
-            starts = np.flatnonzero(np.diff(cluster[sentences], prepend=-1))
-            found[name] = _one_relation(
-                (hits[chosen], ties[chosen], empty[chosen]),
-                (self.cases.offset_hits[chosen], self.cases.rival_hits(name), self.cases.chance[chosen]),
-                starts,
-                split[sentences],
-            )
-        return found
-
-
-def _rows_of_words(words: Tensor, sentence: Tensor, query: Tensor) -> Tensor:
-    """The row of each case in every head, [case head word]: copied row by row, which indexing along two axes does not do."""
-    heads, n = words.shape[1:3]
-    head = torch.arange(heads, device=words.device)
-    place = (sentence[:, None] * heads + head) * n + query[:, None]
-    return words.reshape(-1, n).index_select(0, place.flatten()).view(-1, heads, n)
-
-
-def judge(rows: Tensor, keys: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether each case's greatest weight among its candidates lies on one of its keys: (hit, tie, empty), bool [case head].
-
-    `rows` [case head word], `keys` and `candidates` bool [case word]. Ties go to the lowest index; a row without weight on any
-    candidate is empty and no hit.
-    """
-    barred = rows.new_zeros(candidates.shape).masked_fill_(~candidates, -torch.inf)
-    scores = rows + barred[:, None]
-    top = scores.amax(-1, keepdim=True)
-    empty = ~(top > 0)[..., 0]
-    equal = scores.eq_(top)  # 1 or 0, in the same memory: several times as fast as the index of the maximum
-    tie = (equal.sum(-1) > 1) & ~empty
-    n = rows.shape[-1]
-    where = n - equal.mul_(torch.arange(n, 0, -1, device=rows.device)).amax(-1).long().clamp(min=1)
-    return keys.gather(1, where) & ~empty, tie, empty
-
-
-def _one_relation(
-    of_heads: tuple[np.ndarray, np.ndarray, np.ndarray],
-    of_baselines: tuple[np.ndarray, np.ndarray | None, np.ndarray],
-    starts: np.ndarray,
-    split: np.ndarray,
-) -> RelationSums:
-    """Sums of one relation from (hits, ties, empty rows) of the heads and (offset hits, rival hits, chance) of its cases."""
-    (hits, ties, empty), (offset_hits, rival_hits, chance) = of_heads, of_baselines
-    of_cluster = by_cluster(hits, starts)
-    n = np.diff(np.append(starts, len(hits))).astype(np.float64)
-    split_of_cluster = split[starts]
-
-    def baseline(table: np.ndarray) -> tuple[RatioSums, np.ndarray]:
-        own = by_cluster(table, starts)
-        parts = [split_of_cluster == number for number in range(len(SPLIT_NAMES))]
-        product = np.stack([np.tensordot(of_cluster[part], own[part], axes=(0, 0)) for part in parts])
-        return by_split(own, n[:, None], split_of_cluster), product
-
-    def total(table: np.ndarray) -> np.ndarray:
-        return np.stack([table[split == number].sum(0, dtype=np.float64) for number in range(len(SPLIT_NAMES))])
-
-    offsets, product = baseline(offset_hits)
-    return RelationSums(
-        hits=by_split(of_cluster, n.reshape(-1, *[1] * (of_cluster.ndim - 1)), split_of_cluster),
-        offsets=offsets,
-        product=product,
-        ties=total(ties),
-        empty=total(empty),
-        chance=total(chance),
-        rivals=None if rival_hits is None else RivalSums(*baseline(rival_hits)),
-    )
+        assert self.answers is not None
+        return self.answers.hits()
 
 
 def _sentence_parts(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]]:
@@ -331,15 +229,4 @@ def _without_sinks(rows: Rows) -> Rows:
     return replace(rows, pattern=torch.where(total > 0, left / total, 0.0), visible=visible)
 
 
-def stack_layers(arrays: list[np.ndarray], axis: int = 1) -> np.ndarray:
-    """Layers side by side on a new axis; a layer with fewer heads than the widest is filled with 0 (counts of 0: undefined)."""
-    widest = max(array.shape[axis] for array in arrays)
-    filled = []
-    for array in arrays:
-        width = [(0, 0)] * array.ndim
-        width[axis] = (0, widest - array.shape[axis])
-        filled.append(np.pad(array, width))
-    return np.stack(filled, axis=axis)
-
-
-__all__ = ["OFFSETS", "Collector", "Prepared", "Scorer", "ShardMeasurer", "judge", "prepare", "stack_layers"]
+__all__ = ["Collector", "Prepared", "Scorer", "ShardMeasurer", "prepare"]

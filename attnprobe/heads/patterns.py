@@ -16,9 +16,8 @@ import xarray as xr
 from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall, Rows
-from attnprobe.heads.measure import stack_layers
 from attnprobe.heads.prepared import Prepared
-from attnprobe.heads.tables import ShardSums, by_cluster, by_split
+from attnprobe.heads.tables import ShardSums, by_cluster, by_split, stack_layers
 from attnprobe.heads.tabulate import layer_coordinates
 from attnprobe.stream import RatioSums
 from attnprobe.text.align import Encoded

@@ -120,3 +120,14 @@ def by_split(y: np.ndarray, n: np.ndarray, split: np.ndarray) -> RatioSums:
         chosen = split == number
         parts.append(RatioSums.of(y[chosen], n[chosen]))
     return RatioSums(*(np.stack([getattr(part, f.name) for part in parts]) for f in fields(RatioSums)))
+
+
+def stack_layers(arrays: list[np.ndarray], axis: int = 1) -> np.ndarray:
+    """Layers side by side on a new axis; a layer with fewer heads than the widest is filled with 0 (counts of 0: undefined)."""
+    widest = max(array.shape[axis] for array in arrays)
+    filled = []
+    for array in arrays:
+        width = [(0, 0)] * array.ndim
+        width[axis] = (0, widest - array.shape[axis])
+        filled.append(np.pad(array, width))
+    return np.stack(filled, axis=axis)

@@ -19,10 +19,9 @@ from attnprobe.attention.call import AttentionCall, Rows
 from attnprobe.heads.baselines import with_all
 from attnprobe.heads.corpora import spans_of
 from attnprobe.heads.decode import ROOTS, GoldTree, arborescence, gold_tree, solver, spanning_edges, undirected_hits
-from attnprobe.heads.measure import stack_layers
 from attnprobe.heads.metrics import OFFSETS
 from attnprobe.heads.prepared import Prepared
-from attnprobe.heads.tables import DIRECTIONS, ShardSums, by_cluster, by_split
+from attnprobe.heads.tables import DIRECTIONS, ShardSums, by_cluster, by_split, stack_layers
 from attnprobe.heads.tabulate import SPLITS, layer_coordinates
 from attnprobe.stream import RatioSums
 from attnprobe.text.align import Encoded, punctuation_of

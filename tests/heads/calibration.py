@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from attnprobe.heads.answers import relation_sums
 from attnprobe.heads.cases import Cases
-from attnprobe.heads.measure import ShardMeasurer, _one_relation
+from attnprobe.heads.measure import ShardMeasurer
 from attnprobe.heads.metrics import OFFSETS
 from attnprobe.heads.relations import choose
 from attnprobe.heads.running import run_through, splits_of
@@ -134,7 +135,7 @@ class Redrawable:
             starts = np.flatnonzero(np.diff(self.cluster[sentences], prepend=-1))
             of_heads = (hits[own], nothing[own], nothing[own])
             of_baselines = (offsets[own], None, self.cases.chance[own])
-            relations[name] = _one_relation(of_heads, of_baselines, starts, self.split[sentences])
+            relations[name] = relation_sums(of_heads, of_baselines, starts, self.split[sentences])
         return ShardSums({}, relations, self.modules)
 
     def of_clusters(self, name, key=None):

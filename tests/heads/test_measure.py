@@ -8,8 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnprobe.heads.measure as measure
+from attnprobe.heads.answers import judge
 from attnprobe.heads.cases import Cases
-from attnprobe.heads.measure import ShardMeasurer, judge, prepare
+from attnprobe.heads.measure import ShardMeasurer, prepare
 from attnprobe.heads.metrics import OFFSETS
 from attnprobe.heads.relations import choose
 from attnprobe.heads.tables import DIRECTIONS, fold

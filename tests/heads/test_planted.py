@@ -128,7 +128,7 @@ def test_a_gold_head_is_right_for_every_relation_in_its_direction_only(tables):
     assert {"dep:nsubj", "dep:obj", "dep:amod", "dep:ALL"} <= names
 
 
-def test_a_head_for_one_relation_is_labelled_with_it(tables):
+def test_a_head_forrelation_sums_is_labelled_with_it(tables):
     found = [item for item in labels_of(tables, "subject")["labels"] if item["family"] == "syntax"]
     names = {item["relation"] for item in found if item["direction"] == "dep->head" and item["score"] > 0.99}
     assert names == {"dep:nsubj", "udep:nsubj"}

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from attnprobe.heads.measure import _one_relation
+from attnprobe.heads.answers import relation_sums
 from attnprobe.heads.metrics import OFFSETS, TARGETS
 from attnprobe.heads.specialise import label_table
 from attnprobe.heads.tables import ShardSums, by_split
@@ -85,7 +85,7 @@ def test_the_best_of_many_heads_of_no_merit_reads_high_on_select_and_honestly_on
         hits = generator.random((2 * n, 1, 2, 12, 12)) < 0.4
         offsets = generator.random((2 * n, len(OFFSETS))) < 0.3
         split, nothing = np.arange(2 * n) % 2, np.zeros_like(hits)
-        sums = _one_relation((hits, nothing, nothing), (offsets, None, np.full(2 * n, 0.1)), np.arange(2 * n), split)
+        sums = relation_sums((hits, nothing, nothing), (offsets, None, np.full(2 * n, 0.1)), np.arange(2 * n), split)
         modules = tuple(("encoder", layer, 12) for layer in range(12))
         best = best_table(relation_table(ShardSums({}, {"dep:prt": sums}, modules), ("weights",)))
         chosen.append(float(best["accuracy_select"][0]))
