@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnprobe.attention.precision import exact
 from attnprobe.errors import InputError, explain
 
 RESOLUTION = 10_000_000
@@ -87,7 +88,7 @@ def attention_flow(
     >>> attention_flow(torch.tensor([[[[0.0, 1.0], [0.5, 0.5]]]])).tolist()
     [[0.5, 0.5], [0.25, 0.75]]
     """
-    stack = with_residual(patterns.mean(-3).double(), residual)[: layer % len(patterns) + 1]
+    stack = with_residual(exact(patterns.mean(-3)), residual)[: layer % len(patterns) + 1]
     depth, n, _ = stack.shape
     network = _network(stack.cpu())
     flows = [[_max_flow(network, depth * n + i, j) for j in range(n)] for i in range(n)]
@@ -138,4 +139,4 @@ def value_zeroing(
 
 
 def _directions(vectors: Float[Tensor, "batch query dim"]) -> Float[Tensor, "batch query dim"]:
-    return torch.nn.functional.normalize(vectors.double(), dim=-1)
+    return torch.nn.functional.normalize(exact(vectors), dim=-1)

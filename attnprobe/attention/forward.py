@@ -20,6 +20,7 @@ from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall, Step
 from attnprobe.attention.measures import entropy_of
+from attnprobe.attention.precision import exact_device
 from attnprobe.errors import InputError, explain
 
 HIDDEN_BELOW = -9e3
@@ -167,21 +168,24 @@ def context_of(
 def recompute(
     call: AttentionCall, *, dtype: torch.dtype | None = None, rows: slice | None = None
 ) -> tuple[Float[Tensor, "batch head query key"], Float[Tensor, "batch head query value_dim"]]:
-    """Pattern and context from q, k, v and what is added to the scores, in `dtype` (float64 where the device has it).
+    """Pattern and context from q, k, v and what is added to the scores, in `dtype` (float64, which `inputs_as` may compute on the CPU).
 
     In float64 the scores of a half-precision call cannot overflow, masks written as finfo(dtype).min or -inf stay what they are,
     and a row that sees nothing is zero, not NaN. `rows` takes a block of the query rows, for instance one of
     `iter_row_blocks`; to walk many blocks, cast the call once with `inputs_as`.
     """
-    if dtype is None:
-        dtype = torch.float32 if call.q.device.type == "mps" else torch.float64
-    exact = inputs_as(call, dtype)
+    exact = inputs_as(call, dtype or torch.float64)
     pattern = pattern_of(exact, rows)
     return pattern, context_of(exact, pattern)
 
 
 def inputs_as(call: AttentionCall, dtype: torch.dtype) -> AttentionCall:
-    """The call with q, k, v, bias and sinks cast to `dtype`; the model's own pattern and context are left as they are."""
+    """The call with q, k, v, bias and sinks cast to `dtype`; the model's own pattern and context are left as they are.
+
+    A call on a device without float64 (MPS) is moved to the CPU for that.
+    """
+    if dtype == torch.float64:
+        call = call.to(exact_device(call.q.device))
     names = ("q", "k", "v", "bias", "sinks")
     cast = {name: value.to(dtype) for name in names if (value := getattr(call, name)) is not None}
     return replace(call, **cast)

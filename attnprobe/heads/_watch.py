@@ -201,5 +201,5 @@ def losses_of(model: Model, items: Sequence[Encoded], *, seed: int) -> tuple[np.
         for places in batches_of(items, 2048):
             batch = given(model, [items[place] for place in places], watched, seed)
             losses = torch.where(batch.scored, observe(model, batch), 0.0)
-            total[places], count[places] = losses.double().sum(1).cpu(), batch.scored.sum(1).cpu()
+            total[places], count[places] = losses.cpu().double().sum(1), batch.scored.sum(1).cpu()
     return total, count

@@ -215,10 +215,8 @@ def _effects(
             part = data.rows(rows)
             with ablating(model, [head], how="mean", means=means):
                 after = _watch.observe(model, part)
-            changed = (
-                torch.where(part.scored, _watch.change(part, after, before[rows]), torch.nan).double().cpu().numpy()
-            )
-            for row, values in zip(rows, changed, strict=True):
+            changed = torch.where(part.scored, _watch.change(part, after, before[rows]), torch.nan)
+            for row, values in zip(rows, changed.cpu().double().numpy(), strict=True):
                 effects[head][places[row]] = by_word(values, pool.items[places[row]])
         done += len(places)
         advance(done)

@@ -36,7 +36,7 @@ class Clusters:
         stride = max(1, -(-len(items) // SENTENCES))
         self._chosen = set(range(0, len(items), stride))
         self._parts: dict[int, dict[int, list[Tensor]]] = {}
-        """Sentence -> layer -> chosen rows, [head row key]."""
+        """Sentence -> layer -> chosen rows, [head row key], on the device until they are compared."""
         self._modules: dict[int, tuple[str, int]] = {}
         self._last: Prepared | None = None
         self._divergence: np.ndarray | None = None
@@ -47,12 +47,20 @@ class Clusters:
             self._compare()
             self._last = prepared
         self._modules[call.layer] = (call.kind, rows.pattern.shape[1])
-        for row, place in enumerate(prepared.members[members].tolist()):
-            if place in self._chosen:
-                wanted = _spaced(prepared.keep[members][row])[rows.query_index]
-                n = int(prepared.real[members][row].sum())
-                part = rows.pattern[row, :, wanted, :n].double().cpu()
-                self._parts.setdefault(place, {}).setdefault(call.layer, []).append(part)
+        wanted = rows.once("spaced rows", lambda: self._wanted(rows, prepared, members), of_tokens=True)
+        for row, place, index, n in wanted:
+            part = rows.pattern[row, :, index, :n]
+            self._parts.setdefault(place, {}).setdefault(call.layer, []).append(part)
+
+    def _wanted(self, rows: Rows, prepared: Prepared, members: slice) -> list[tuple[int, int, Tensor, int]]:
+        """Of each sentence that is compared: its row of the part, its place, which of this block's rows, and its tokens."""
+        places, lengths = prepared.members[members].tolist(), prepared.real[members].sum(-1).tolist()
+        keep, block = prepared.keep[members].cpu(), rows.query_index.cpu()
+        return [
+            (row, place, torch.nonzero(_spaced(keep[row])[block]).flatten().to(rows.pattern.device), n)
+            for row, (place, n) in enumerate(zip(places, lengths, strict=True))
+            if place in self._chosen
+        ]
 
     def words(self, call: AttentionCall, words: Tensor, prepared: Prepared, members: slice) -> None:
         pass
@@ -79,7 +87,7 @@ class Clusters:
             own = [layer for layer in layers if self._modules[layer][0] == kind]
             index = np.concatenate([layer * widest + np.arange(self._modules[layer][1]) for layer in own])
             for of_layer in self._parts.values():
-                patterns = torch.cat([torch.cat(of_layer[layer], dim=1) for layer in own])
+                patterns = torch.cat([torch.cat(of_layer[layer], dim=1) for layer in own]).cpu().double()
                 total, n = _divergences(patterns)
                 self._divergence[np.ix_(index, index)] += total
                 self._rows[np.ix_(index, index)] += n

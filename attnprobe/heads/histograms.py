@@ -32,35 +32,51 @@ class Histograms:
     needs_words = False
 
     def __init__(self, items: Sequence[Encoded]) -> None:
-        self._sums: dict[int, dict[str, np.ndarray]] = {}
+        self._parts: dict[int, dict[str, list[Tensor]]] = {}
+        """Layer -> name -> [head bin] of each block of rows, on the device until the end."""
 
     def rows(self, call: AttentionCall, rows: Rows, prepared: Prepared, members: slice) -> None:
         device = rows.pattern.device
-        away = torch.arange(rows.pattern.shape[-1], device=device) - rows.query_index[:, None]
+        distance, offset = rows.once("histogram bins", lambda: _bins(rows), of_tokens=True)
+        edges = rows.once("entropy bins", lambda: torch.tensor(ENTROPIES, device=device), of_tokens=True)
         kept = rows.pattern * rows.keep[:, None, :, None]
         mass = kept.sum(0)  # [head query key]
-        distance = _binned(away.abs(), torch.tensor(DISTANCES, device=device))
-        inside = away.abs() <= OFFSETS[-1]
-        offset = torch.where(inside, away - OFFSETS[0], len(OFFSETS))
         entropy = entropy_of(rows.pattern)
-        spread = _binned(entropy.nan_to_num(0.0), torch.tensor(ENTROPIES, device=device))
-        own = self._sums.setdefault(call.layer, {})
+        spread = _binned(entropy.nan_to_num(0.0), edges)
+        own = self._parts.setdefault(call.layer, {})
         for name, found in (
             ("distance", _by_bin(mass, distance, len(DISTANCES))),
             ("offset", _by_bin(mass, offset, len(OFFSETS) + 1)),
             ("entropy", _count(spread, rows.keep[:, None], len(ENTROPIES))),
         ):
-            own[name] = own.get(name, 0.0) + found.double().cpu().numpy()
+            own.setdefault(name, []).append(found)
 
     def words(self, call: AttentionCall, words: Tensor, prepared: Prepared, members: slice) -> None:
         pass
 
     def finish(self, cluster: np.ndarray, split: np.ndarray) -> dict[str, RatioSums | np.ndarray]:
-        layers = sorted(self._sums)
+        layers = sorted(self._parts)
         return {
-            name: stack_layers([self._sums[layer][name] for layer in layers], axis=0)
+            name: stack_layers([_added(self._parts[layer][name]) for layer in layers], axis=0)
             for name in ("distance", "offset", "entropy")
         }
+
+
+def _added(parts: list[Tensor]) -> np.ndarray:
+    """Sum of all parts in float64, one after the other; read off the device at once."""
+    read = torch.stack(parts).cpu().double().numpy()
+    total = np.zeros(read.shape[1:])
+    for part in read:
+        total += part
+    return total
+
+
+def _bins(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Bin of distance and of offset of every [query key]."""
+    device = rows.pattern.device
+    away = torch.arange(rows.pattern.shape[-1], device=device) - rows.query_index[:, None]
+    distance = _binned(away.abs(), torch.tensor(DISTANCES, device=device))
+    return distance, torch.where(away.abs() <= OFFSETS[-1], away - OFFSETS[0], len(OFFSETS))
 
 
 def _binned(values: Tensor, edges: Tensor) -> Tensor:

@@ -199,7 +199,7 @@ def _measure(run: _Run, data: Given, sentences: Sequence[Sentence]) -> tuple[np.
 
 
 def _numbers(values: Tensor) -> np.ndarray:
-    return values.double().cpu().numpy()
+    return values.cpu().double().numpy()
 
 
 @torch.enable_grad()

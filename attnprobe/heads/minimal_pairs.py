@@ -43,7 +43,7 @@ class _Batch:
     """Position whose logits predict it."""
     token: Tensor
     sentence: Tensor
-    """Sentence of the batch it belongs to."""
+    """Sentence of the batch it belongs to; on the CPU, where scores are added up in a fixed order."""
     n: int
     """Number of sentences."""
 
@@ -131,7 +131,7 @@ def _batch(model: Model, texts: Sequence[str], kind: str) -> _Batch:
         masked[row, position] = _watch.mask_token(model)
         inputs["input_ids"] = masked
     device = model.device
-    return _Batch(inputs, row.to(device), position.to(device), target, sentence.to(device), len(texts))
+    return _Batch(inputs, row.to(device), position.to(device), target, sentence.cpu(), len(texts))
 
 
 @torch.no_grad()
@@ -139,8 +139,8 @@ def _scores(model: Model, batch: _Batch) -> np.ndarray:
     """Log-likelihood of each sentence, in nats."""
     logits = model.module(**forward_inputs(model, batch.inputs)).logits[batch.row, batch.position]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    found = torch.log_softmax(logits, -1).gather(1, batch.token[:, None])[:, 0].double()
-    return found.new_zeros(batch.n).index_add_(0, batch.sentence, found).cpu().numpy()
+    found = torch.log_softmax(logits, -1).gather(1, batch.token[:, None])[:, 0].cpu().double()
+    return found.new_zeros(batch.n).index_add_(0, batch.sentence, found).numpy()
 
 
 def _table(

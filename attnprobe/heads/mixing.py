@@ -13,6 +13,7 @@ from torch import Tensor
 from attnprobe.attention.call import AttentionCall
 from attnprobe.attention.forward import inputs_as, pattern_of
 from attnprobe.attention.norms import PostNorm, mixing, moved_vectors, split_projection
+from attnprobe.attention.precision import exact
 from attnprobe.errors import InputError, explain
 from attnprobe.heads._blocks import Blocks
 from attnprobe.heads.prepared import Prepared, prepare
@@ -105,7 +106,7 @@ class _MixingBlocks:
         call = inputs_as(call, torch.float64)
         pattern = pattern_of(call)
         projection, norm = self._of_layer(call)
-        moved, residual = moved_vectors(call.v, projection), residual.double()
+        moved, residual = moved_vectors(call.v, projection), exact(residual)
         mean, own = pattern.mean(1), torch.diagonal(pattern.mean(1), dim1=-2, dim2=-1)
         total = mean.sum(-1)
         last = (
@@ -126,9 +127,9 @@ class _MixingBlocks:
             norm = None
             if not self.parts.pre_norm:
                 after: Any = relative(self.model.module, call.module, self.parts.attention_norm)
-                bias = None if output.bias is None else output.bias.double()
-                norm = PostNorm(after.weight.detach().double(), float(after.eps), bias)
-            self._weights[call.layer] = (split_projection(output.weight.double(), call.n_heads), norm)
+                bias = None if output.bias is None else exact(output.bias)
+                norm = PostNorm(exact(after.weight.detach()), float(after.eps), bias)
+            self._weights[call.layer] = (split_projection(exact(output.weight), call.n_heads), norm)
         return self._weights[call.layer]
 
 

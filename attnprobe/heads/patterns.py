@@ -48,8 +48,8 @@ class Patterns:
         self.n_items = len(items)
         self._columns: dict[tuple[int, int], Tensor] = {}
         """(layer, sentence) -> mass of each key over rows, [2 head key]: whole, and away from the diagonal."""
-        self._sums: dict[int, np.ndarray] = {}
-        """Layer -> [sentence head quantity]."""
+        self._sums: dict[int, list[tuple[list[int], Tensor]]] = {}
+        """Layer -> sentences and their sums [sentence head quantity] over some rows, on the device until the end."""
 
     def rows(self, call: AttentionCall, rows: Rows, prepared: Prepared, members: slice) -> None:
         heads, n_keys = rows.pattern.shape[1], rows.pattern.shape[-1]
@@ -63,10 +63,10 @@ class Patterns:
         even_column = (rows.keep[:, None] / rows.n_visible.clamp_min(1)).sum(-1).expand(-1, heads)
         within, between = _segments(rows, kept)
         n = rows.keep.sum(-1)[:, None].expand(-1, heads)
-        found = torch.stack([beside.sum((2, 3)), even_diagonal, even_column, within, between, n], -1).double().cpu()
-        table = self._sums.setdefault(call.layer, np.zeros((self.n_items, heads, found.shape[-1])))
-        for row, place in enumerate(prepared.members[members].tolist()):
-            table[place] += found[row].numpy()
+        found = torch.stack([beside.sum((2, 3)), even_diagonal, even_column, within, between, n], -1)
+        places = rows.once("places", lambda: prepared.members[members].tolist(), of_tokens=True)
+        self._sums.setdefault(call.layer, []).append((places, found))
+        for row, place in enumerate(places):
             known = self._columns.get((call.layer, place))
             self._columns[call.layer, place] = columns[row] if known is None else known + columns[row]
 
@@ -76,14 +76,14 @@ class Patterns:
     def finish(self, cluster: np.ndarray, split: np.ndarray) -> dict[str, RatioSums | np.ndarray]:
         layers = sorted(self._sums)
         names = ("diagonal", "diagonal_even", "vertical_even", "within", "between", "n")
-        found = {name: [self._sums[layer][..., i] for layer in layers] for i, name in enumerate(names)}
+        sums = [self._sums_of(layer) for layer in layers]
+        found = {name: [table[..., i] for table in sums] for i, name in enumerate(names)}
         found["vertical"], found["away"] = [], []
-        for layer in layers:
-            whole, away = np.zeros((2, *self._sums[layer].shape[:2]))
-            for place in range(self.n_items):
-                columns = self._columns[layer, place].double().cpu().numpy()
+        for layer, table in zip(layers, sums, strict=True):
+            whole, away = np.zeros((2, *table.shape[:2]))
+            for place, columns in enumerate(self._columns_of(layer)):
                 top = columns[0].argmax(-1)
-                whole[place], away[place] = (table[np.arange(len(top)), top] for table in columns)
+                whole[place], away[place] = (mass[np.arange(len(top)), top] for mass in columns)
             found["vertical"].append(whole)
             found["away"].append(away)
         stacked = {name: stack_layers(tables) for name, tables in found.items()}
@@ -94,6 +94,20 @@ class Patterns:
         wanted = ("vertical", "diagonal", "lines", "block", "diagonal_even", "vertical_even")
         pairs = {name: of.get(name, (name, "n")) for name in wanted}
         return {name: by_split(totals[y], totals[n], split[starts]) for name, (y, n) in pairs.items()}
+
+    def _sums_of(self, layer: int) -> np.ndarray:
+        """[sentence head quantity], read off the device at once."""
+        read = torch.cat([found for _, found in self._sums[layer]]).cpu().double().numpy()
+        table = np.zeros((self.n_items, *read.shape[1:]))
+        np.add.at(table, [place for places, _ in self._sums[layer] for place in places], read)
+        return table
+
+    def _columns_of(self, layer: int) -> list[np.ndarray]:
+        """Of each sentence [2 head key], read off the device at once."""
+        columns = [self._columns[layer, place] for place in range(self.n_items)]
+        read = torch.cat([own.flatten() for own in columns]).cpu().double()
+        parts = read.split([own.numel() for own in columns])
+        return [part.view(own.shape).numpy() for part, own in zip(parts, columns, strict=True)]
 
 
 def _segments(rows: Rows, kept: Tensor) -> tuple[Tensor, Tensor]:

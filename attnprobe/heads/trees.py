@@ -78,7 +78,7 @@ class Trees:
         n, heads = len(self.trees), words.shape[1]
         uas = self._uas.setdefault(call.layer, np.zeros((n, len(ROOTS), len(DIRECTIONS), heads)))
         uuas = self._uuas.setdefault(call.layer, np.zeros((n, heads)))
-        table = words.double().cpu().numpy()
+        table = words.cpu().double().numpy()
         for own, place in zip(table, prepared.members[members].tolist(), strict=True):
             for start, tree in self.trees[place]:
                 if len(tree) > 1:
@@ -204,7 +204,7 @@ class Ensembles:
     def words(self, call: AttentionCall, words: Tensor, prepared: Prepared, members: slice) -> None:
         if call.layer not in self._layers:
             return
-        table = words.double().cpu().numpy()
+        table = words.cpu().double().numpy()
         for own, place in zip(table, prepared.members[members].tolist(), strict=True):
             total = self._total.setdefault(place, np.zeros((len(self.ensembles), *own.shape[1:])))
             for number, chosen in enumerate(self.ensembles):

@@ -1,7 +1,8 @@
 """What a family must have added to its scores, computed from its weights and the formula of its paper, to hold its bias against.
 
 By flow the bias of a call is what the model added. That it is also what it should be is a check of its own, for the families whose
-row in `families.py` names a formula: each function here takes the module, what it was given, and gives the bias in float64.
+row in `families.py` names a formula: each function here takes the module, what it was given, and gives the bias in float64, on the CPU
+where the device has none.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from attnprobe.attention.call import AttentionCall
 from attnprobe.attention.forward import visible_of
 from attnprobe.attention.positions import distance_buckets
+from attnprobe.attention.precision import exact, exact_device
 from attnprobe.attention.relative import (
     alibi_slopes,
     disentangled_bias,
@@ -37,13 +40,15 @@ def bias_error(model: nn.Module, call: AttentionCall, given: tuple[Any, Any] | N
     if formula is None or given is None or call.bias is None or not bool(rows.any()):
         return float("nan")
     module = model.get_submodule(call.module)
+    device = exact_device(call.q.device)
+    call, rows, given = call.to(device), rows.to(device), tree_map_only(Tensor, lambda tensor: tensor.to(device), given)
     arguments = inspect.signature(module.forward).bind(*given[0], **given[1]).arguments
     with torch.no_grad():
         expected = formula(model, module, {**arguments.pop("kwargs", {}), **arguments}, call)
     if expected is None:
         return float("nan")
     visible = visible_of(call).expand(call.q.shape[0], call.q.shape[1], call.q.shape[2], call.k.shape[2])
-    off = (call.bias.double() - expected).expand(visible.shape).masked_fill(~visible, 0.0)
+    off = (exact(call.bias) - expected).expand(visible.shape).masked_fill(~visible, 0.0)
     level = off.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp_min(1)
     return float((off - level).masked_fill(~visible, 0.0).abs().amax(-1)[rows].max())
 
@@ -63,7 +68,7 @@ def _buckets(model: Any, _module: Any, _given: Mapping[str, Any], call: Attentio
     """MPNet: one table of 32 buckets for all layers."""
     table = next(m for name, m in model.named_modules() if name.endswith("relative_attention_bias"))
     buckets = distance_buckets(-_distance(call), n_buckets=table.num_embeddings)
-    return table.weight.double()[buckets].permute(2, 0, 1)[None]
+    return exact(table.weight)[buckets].permute(2, 0, 1)[None]
 
 
 def _disentangled(model: Any, module: Any, given: Mapping[str, Any], call: AttentionCall) -> Tensor | None:
@@ -102,7 +107,7 @@ def _one_projection(module: Any, states: Tensor) -> tuple[Tensor, Tensor]:
     heads = module.num_attention_heads
     flat = _by_head(_linear(module.in_proj, states), heads)
     q, k, _ = flat.chunk(3, dim=-1)
-    return q + module.q_bias.double().view(heads, 1, -1), k
+    return q + exact(module.q_bias).view(heads, 1, -1), k
 
 
 def _transformer_xl(_model: Any, module: Any, given: Mapping[str, Any], call: AttentionCall) -> Tensor | None:
@@ -111,10 +116,10 @@ def _transformer_xl(_model: Any, module: Any, given: Mapping[str, Any], call: At
         return None
 
     def heads(states: Tensor, weight: Tensor) -> Tensor:
-        return torch.einsum("ibh,hnd->bnid", states.double(), weight.double())
+        return torch.einsum("ibh,hnd->bnid", exact(states), exact(weight))
 
     def offset(name: str) -> Tensor:
-        return getattr(module, name).double()[:, None, :]
+        return exact(getattr(module, name))[:, None, :]
 
     q, positions = heads(given["h"], module.q), heads(given["r"], module.r)
     segment = given.get("seg_mat")
@@ -125,14 +130,14 @@ def _transformer_xl(_model: Any, module: Any, given: Mapping[str, Any], call: At
         place,
         float(module.scale),
         q_segment=None if segment is None else q + offset("r_s_bias"),
-        segments=None if segment is None else module.seg_embed.double().transpose(0, 1),
+        segments=None if segment is None else exact(module.seg_embed).transpose(0, 1),
         segment=None if segment is None else segment.argmax(-1).permute(2, 0, 1),
     )
 
 
 def _linear(part: Any, states: Tensor) -> Tensor:
-    out = states.double() @ part.weight.double().T
-    return out if part.bias is None else out + part.bias.double()
+    out = exact(states) @ exact(part.weight).T
+    return out if part.bias is None else out + exact(part.bias)
 
 
 def _by_head(flat: Tensor, heads: int) -> Tensor:

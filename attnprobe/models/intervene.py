@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall
+from attnprobe.attention.precision import exact
 from attnprobe.errors import CaptureError, InputError, explain, near_names
 from attnprobe.models import scope
 from attnprobe.models.capture import ModelLike, as_model, run_forward
@@ -80,7 +81,7 @@ def mean_contexts(model: ModelLike, batches: Iterable[Mapping[str, Any]]) -> dic
 
         def add(call: AttentionCall, encoded: Any = encoded) -> None:
             real = real_rows(encoded, call)
-            z = call.context.transpose(1, 2).double()
+            z = exact(call.context.transpose(1, 2))
             z = z.flatten(0, 1) if real is None else z[real.to(z.device)]
             sums[call.layer] = sums.get(call.layer, 0.0) + z.sum(0)
             counts[call.layer] = counts.get(call.layer, 0) + len(z)

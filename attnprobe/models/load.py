@@ -57,7 +57,7 @@ def load(
     runs unless `trust_remote_code` is set.
 
     Raises `InputError` for an unknown model, a folder without a model, weights that are not numbers, a head whose weights are not
-    in the checkpoint, or an attention function the family refuses; `EnvironmentFailure` where the hub cannot be reached.
+    in the checkpoint, a dtype that the device has not, or an attention function the family refuses; `EnvironmentFailure` where the hub cannot be reached.
 
     >>> load("minilm").family
     'bert'
@@ -73,6 +73,7 @@ def load(
     source = locate(name, revision)
     module = _read_module(source, name, head, options)
     _refuse_broken_weights(module, name)
+    _refuse_float64(module, chosen_device)
     tokenizer, reason = _read_tokenizer(source, revision, trust_remote_code)
     module = module.to(chosen_device).eval()
     return Model(module, tokenizer, name, head, source if isinstance(source, Path) else None, reason)
@@ -130,6 +131,12 @@ def _device(name: str) -> torch.device:
         remedy = "Use `cpu`, or `auto` to take what there is"
         raise InputError(explain(f"the device {name!r} is not available here", remedy=remedy))
     return torch.device(name)
+
+
+def _refuse_float64(module: nn.Module, device: torch.device) -> None:
+    if device.type == "mps" and any(weight.dtype == torch.float64 for weight in module.parameters()):
+        what, remedy = "MPS has no float64, which the weights are in", "Use dtype='float32', or the CPU"
+        raise InputError(explain(what, expected="float32, bfloat16 or float16", got="float64", remedy=remedy))
 
 
 def _read_module(source: Path | str, name: str, head: str | None, options: dict[str, Any]) -> nn.Module:

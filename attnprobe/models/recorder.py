@@ -62,6 +62,8 @@ class Recorder:
         self._encoder_decoder = bool(getattr(root.config, "is_encoder_decoder", False))
         self._of_kind: Counter[str] = Counter()
         self._masks: dict[tuple[Any, ...], tuple[Any, Tensor | None, Tensor | None]] = {}
+        self._hiding: dict[int, bool] = {}
+        """Whether a prepared mask hides all later keys, by its id: asking makes the host wait for the device."""
 
     def __call__(self, raw: RawCall) -> None:
         name = self._names.get(id(raw.module), "")
@@ -102,6 +104,7 @@ class Recorder:
         self.order.start(encoder_ran)
         self._of_kind = Counter({"encoder": self.order.count})
         self._masks.clear()
+        self._hiding.clear()
 
     def _kind(self, name: str, raw: RawCall, visible: Tensor | None) -> str:
         lowered = name.lower()
@@ -110,8 +113,17 @@ class Recorder:
         if self._encoder_decoder:
             return "decoder" if "decoder" in lowered else "encoder"
         if raw.is_causal is None:  # no word from the module: what matters is whether later keys are hidden
-            return "decoder" if visible is not None and raw.q.shape[2] > 1 and not visible.triu(1).any() else "encoder"
+            return "decoder" if raw.q.shape[2] > 1 and self._hides_later(raw, visible) else "encoder"
         return "decoder" if raw.is_causal else "encoder"
+
+    def _hides_later(self, raw: RawCall, visible: Tensor | None) -> bool:
+        if visible is None:
+            return False
+        if raw.route == scope.FLOW:  # a mask of its own in every call
+            return not bool(visible.triu(1).any())
+        if id(visible) not in self._hiding:
+            self._hiding[id(visible)] = not bool(visible.triu(1).any())
+        return self._hiding[id(visible)]
 
     def _bias(self, raw: RawCall) -> tuple[Tensor | None, Tensor | None]:
         """What is added to the scores, and which keys may be seen; one mask serves many layers, so it is prepared once."""

@@ -22,7 +22,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from attnprobe.attention.call import AttentionCall
-from attnprobe.attention.forward import recompute, replay, scores_of, visible_of
+from attnprobe.attention.forward import inputs_as, recompute, replay, scores_of, visible_of
 from attnprobe.errors import InputError
 from attnprobe.models import scope
 from attnprobe.models.biases import bias_error
@@ -191,16 +191,17 @@ def check_layer(
     if twin is not None and twin.pattern is not None:
         bitwise, replayed = _replay(twin, rows)
         # float64 is no yardstick for half-precision scores: the model's own rounding is the larger error
-        pattern_error = _worst((replayed if coarsest(call) in HALF else pattern) - twin.pattern, rows)
-        row_sum = _worst(twin.pattern.sum(-1, dtype=pattern.dtype) - pattern.sum(-1), rows)
+        pattern_error = _off(replayed if coarsest(call) in HALF else pattern, twin.pattern, rows)
+        own = twin.pattern.to(pattern.device)
+        row_sum = _worst(own.sum(-1, dtype=pattern.dtype) - pattern.sum(-1), rows)
         problems += _pattern_problems(twin, rows, row_sum)
     if call.pattern_source == "recomputed" and call.pattern is not None:
-        kept = _worst(pattern - call.pattern, rows)
+        kept = _off(pattern, call.pattern, rows)
         if not kept <= tolerances[0]:
             problems.append(f"the pattern kept is not what q and k give (off by {kept:.1e})")
     return LayerCheck(
         pattern_max_abs=pattern_error,
-        context_max_abs=_worst(context - call.context, rows),
+        context_max_abs=_off(context, call.context, rows),
         pattern_tolerance=tolerances[0],
         context_tolerance=tolerances[1],
         row_sum_max_error=row_sum,
@@ -224,9 +225,8 @@ def tolerances_of(call: AttentionCall, rows: Bool[Tensor, "batch head query"]) -
     precision the pattern is judged by replay, within 2 eps, and the context within 8 eps (eager) or 1 eps (sdpa, which keeps
     its scores in float32) of max|v|.
     """
-    exact = call.to(torch.float32 if call.q.device.type == "mps" else torch.float64)
-    scores = scores_of(exact).masked_fill(~visible_of(call), 0.0)
-    largest = float(scores.abs().amax(-1)[rows].max()) if bool(rows.any()) else 0.0
+    exact = inputs_as(call, torch.float64)
+    largest = _worst(scores_of(exact).masked_fill(~visible_of(exact), 0.0), rows)
     # values of padding may be no numbers (a family whose fully masked rows are NaN); a visible one shows in the context
     dtype = coarsest(call)
     max_v, eps = float(call.v.abs().nan_to_num(0.0).max()), torch.finfo(dtype).eps
@@ -250,11 +250,16 @@ def _replay(twin: AttentionCall, rows: Tensor) -> tuple[bool, Tensor]:
     return False, best
 
 
+def _off(ours: Tensor, theirs: Tensor, rows: Tensor) -> float:
+    """Largest difference over the rows that count; ours is on the CPU where the device has no float64."""
+    return _worst(ours - theirs.to(ours.device), rows)
+
+
 def _worst(difference: Tensor, rows: Tensor) -> float:
     """Largest absolute value over the rows that count; NaN if any of them is not a number."""
     if difference.ndim == 4:
         difference = difference.abs().amax(-1)
-    chosen = difference.abs()[rows]
+    chosen = difference.abs()[rows.to(difference.device)]
     return float(chosen.max()) if chosen.numel() else 0.0
 
 
