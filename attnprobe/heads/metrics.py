@@ -113,7 +113,7 @@ def _offset_argmax(rows: Rows) -> tuple[Tensor, Tensor]:
 )
 def offset_argmax(rows: Rows) -> Float[Tensor, "batch head query offset"]:
     """Whether the most attended key is the token at each fixed offset (1 or 0). Ties go to the lowest index. NaN as in `offset_mass`."""
-    wanted = rows.query_index[:, None] + torch.tensor(OFFSETS, device=rows.pattern.device)
+    wanted = rows.query_index[:, None] + _offsets(rows)
     hit = (_top(rows)[..., None] == wanted).to(rows.pattern.dtype)
     return torch.where(_neighbours(rows)[1], hit, torch.nan)
 
@@ -251,12 +251,18 @@ def _kept(rows: Rows) -> Float[Tensor, " batch #head query"]:
     return rows.once("kept", lambda: (rows.keep[:, None] & (rows.n_visible > 0)).to(rows.pattern.dtype), of_tokens=True)
 
 
+def _offsets(rows: Rows) -> Tensor:
+    """`OFFSETS`, made on the device: a copy would make the host wait for it."""
+    steps = torch.arange(OFFSETS[-1], device=rows.pattern.device)
+    return torch.cat([steps + OFFSETS[0], steps + 1])
+
+
 def _neighbours(rows: Rows) -> tuple[Tensor, Tensor]:
     """Place of the token at each offset [query offset], and whether it exists, is ordinary and visible [batch #head query offset]."""
 
     def work_out() -> tuple[Tensor, Tensor]:
         n_keys = rows.pattern.shape[-1]
-        wanted = rows.query_index[:, None] + torch.tensor(OFFSETS, device=rows.pattern.device)
+        wanted = rows.query_index[:, None] + _offsets(rows)
         place = wanted.clamp(0, n_keys - 1)
         ordinary = (rows.roles <= Role.PUNCT)[:, place]
         seen = rows.visible.gather(-1, place.expand(*rows.visible.shape[:2], *place.shape))

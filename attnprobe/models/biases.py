@@ -40,7 +40,7 @@ def bias_error(model: nn.Module, call: AttentionCall, given: tuple[Any, Any] | N
     if formula is None or given is None or call.bias is None or not bool(rows.any()):
         return float("nan")
     module = model.get_submodule(call.module)
-    device = exact_device(call.q.device)
+    device, bias = exact_device(call.q.device), exact(call.bias)
     call, rows, given = call.to(device), rows.to(device), tree_map_only(Tensor, lambda tensor: tensor.to(device), given)
     arguments = inspect.signature(module.forward).bind(*given[0], **given[1]).arguments
     with torch.no_grad():
@@ -48,7 +48,7 @@ def bias_error(model: nn.Module, call: AttentionCall, given: tuple[Any, Any] | N
     if expected is None:
         return float("nan")
     visible = visible_of(call).expand(call.q.shape[0], call.q.shape[1], call.q.shape[2], call.k.shape[2])
-    off = (exact(call.bias) - expected).expand(visible.shape).masked_fill(~visible, 0.0)
+    off = (bias - expected).expand(visible.shape).masked_fill(~visible, 0.0)
     level = off.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp_min(1)
     return float((off - level).masked_fill(~visible, 0.0).abs().amax(-1)[rows].max())
 
