@@ -149,7 +149,7 @@ def changed_contexts(calls: list[AttentionCall], fed: dict[int, Tensor]) -> tupl
     """Inputs of output projections to compare with contexts, and remarks on those that a model makes of the context first.
 
     A gate or a norm after attention is the model's own doing, and no call's context. The context of another call is a mistake, as
-    it would be of a capture that took one module for another.
+    it would be of a capture that took one module for another; so are the same numbers in another order, as of one that mixed up heads.
     """
     contexts = {call.layer: flat_context(call).nan_to_num() for call in calls}
     compared, remarks = {}, []
@@ -160,13 +160,18 @@ def changed_contexts(calls: list[AttentionCall], fed: dict[int, Tensor]) -> tupl
         known = given.nan_to_num()  # where padding is no number, it is none on both sides
         if torch.equal(known, own):
             continue
-        if any(torch.equal(known, other) for other in contexts.values()):
+        if _reordered(known, own) or any(torch.equal(known, other) for other in contexts.values()):
             compared[call.layer] = given
         else:
             remarks.append(
                 f"layer {call.layer}: the model changes the context before the output projection (gate or norm)"
             )
     return compared, remarks
+
+
+def _reordered(a: Tensor, b: Tensor) -> bool:
+    """Whether both hold the same numbers for each token."""
+    return torch.equal(a.sort(-1).values, b.sort(-1).values)
 
 
 def flat_context(call: AttentionCall) -> Tensor:

@@ -293,6 +293,19 @@ def test_a_projection_that_is_given_another_layers_context_fails(minilm):
         require(checked)
 
 
+def test_a_projection_that_is_given_the_heads_in_another_order_fails(minilm):
+    """What a capture that mixed up heads would look like; a gate it is not, since the numbers are the same."""
+    handle = minilm.module.encoder.layer[1].attention.output.dense.register_forward_pre_hook(
+        lambda _module, inputs: (inputs[0].unflatten(-1, (12, 32)).flip(-2).flatten(-2),)
+    )
+    try:
+        checked = verify(minilm)
+    finally:
+        handle.remove()
+    assert not checked.ok
+    assert checked.notes == ("layer 1: the output projection was given something other than the captured context",)
+
+
 def test_a_family_with_a_gate_on_its_heads_is_verified():
     """AFMoE multiplies the context by a gate before the output projection."""
     config = transformers.AfmoeConfig(
