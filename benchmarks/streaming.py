@@ -1,8 +1,8 @@
 """What measuring costs over the bare sdpa forward pass of the same batches, and against the usual way of measuring.
 
-python benchmarks/streaming.py corpus [CORPUS] [--sentences N]     the corpus's own batches, sorted by length
+python benchmarks/streaming.py corpus [CORPUS] [--sentences N] [--every K]     the corpus's own batches, sorted by length
 python benchmarks/streaming.py long                                one batch of 8 sequences of 512 tokens
-python benchmarks/streaming.py usual [CORPUS] [--sentences N]      `output_attentions=True`, padded to 128, statistics by NumPy: how many times the pass
+python benchmarks/streaming.py usual [CORPUS] [--sentences N] [--every K]      `output_attentions=True`, padded to 128, statistics by NumPy: how many times the pass
 
 "The metrics pass" is entropy, mean distance, the mass at each of 20 offsets and the mass on each of 5 kinds of special token, as sums for every
 head, sentence and half of the corpus; tokenizing is left out of every time.
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("what", choices=("corpus", "long", "usual"))
     parser.add_argument("corpus", nargs="?", default=str(path("bundled")))
     parser.add_argument("--sentences", type=int, default=None)
+    parser.add_argument("--every", type=int, default=1, help="take every so many sentences: a sample of the whole corpus")
     parser.add_argument("--row", help="only rows whose name holds this")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
@@ -47,7 +48,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     model = attnprobe.load("minilm", attn="sdpa")
     sentences = (
-        list(long_sentences(8)) if options.what == "long" else list(read_corpus(options.corpus))[: options.sentences]
+        list(long_sentences(8)) if options.what == "long" else list(read_corpus(options.corpus))[:: options.every][: options.sentences]
     )
     if options.what == "usual":  # the same sentences for both
         sentences = [s for s in sentences if len(model.tokenizer(" ".join(s.words))["input_ids"]) <= USUAL_LENGTH]
