@@ -1,21 +1,25 @@
 """A device that is not here: tensors that say they lie on a GPU, and numbers that the CPU works out.
 
 So that code for a GPU can be held to the CPU's numbers, bit for bit, where there is no GPU. Refused is what a GPU refuses: mixing its tensors
-with those of the CPU, NumPy arrays of them, and on MPS float64 and decompositions of matrices. Counted is what makes the host wait.
+with those of the CPU, NumPy arrays of them, float64 on MPS, operations that torch's own table of kernels does not have there. Counted is what
+makes the host wait.
 
-What no stand-in shows: speed, memory, kernels of half precision, the order of sums, operations that a build of torch lacks. For those there
-are tests marked `gpu`.
+What no stand-in shows: speed, memory, kernels of half precision and their faults, the order of sums. For those there are tests marked `gpu`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torchgen
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
@@ -28,7 +32,6 @@ _INDEXING = (
 """Operations whose indices may lie on the CPU: they are copied to the device."""
 _WAITS = (ATEN._local_scalar_dense.default, ATEN.nonzero.default, ATEN.equal.default, ATEN.masked_select.default)
 """Operations whose result the host must wait for; copies between device and CPU come on top."""
-_NOT_ON_MPS = ("linalg_qr", "_linalg_eigh", "_linalg_svd", "linalg_eig", "geqrf")
 
 _BELOW = torch.device("meta")
 """What torch's own code below Python takes such tensors for: a device that every build knows."""
@@ -155,12 +158,30 @@ def _refuse(func: Any, args: Any, tensors: list[Any], there: list[Elsewhere], kw
         mixed = [one for one in mixed if not any(one is index for index in indices)]
     if mixed and func not in _COPIES:
         raise RuntimeError(f"Expected all tensors to be on the same device, but found {device} and cpu in {func}")
-    if device.type == "mps":
-        name = str(func).split(".")[1]
-        if name.startswith(_NOT_ON_MPS):
-            raise NotImplementedError(f"The operator {func} is not implemented for the MPS device")
-        if kwargs.get("dtype") == torch.float64:
-            raise TypeError(f"Cannot convert a MPS Tensor to float64, which MPS does not support, in {func}")
+    name = str(func).split(".", 1)[1].removesuffix(".default")
+    if not has_kernel(name, device.type):
+        raise NotImplementedError(f"The operator {name} is not implemented for the {device.type.upper()} device")
+    if device.type == "mps" and kwargs.get("dtype") == torch.float64:
+        raise TypeError(f"Cannot convert a MPS Tensor to float64, which MPS does not support, in {func}")
+
+
+@cache
+def _kernels() -> dict[str, str]:
+    """What torch's own table, which comes with it, says of each operation, by its name."""
+    table = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    return {entry.split("(", 1)[0]: entry for entry in re.split("^- func: ", table.read_text(), flags=re.MULTILINE)[1:]}
+
+
+def has_kernel(name: str, type_: str) -> bool:
+    """Whether an operation runs on a type of device: it has a kernel there, or is made of others (which are not looked into)."""
+    entry = _kernels().get(name, "")
+    delegate = re.search(r"structured_delegate: (\S+)", entry)
+    if delegate is not None:
+        return has_kernel(delegate[1], type_)
+    if type_ == "cuda" and "ufunc_inner_loop:" in entry:  # its kernel is generated
+        return True
+    _, found, kernels = entry.partition("\n  dispatch:")
+    return not found or re.search(rf"\b{type_.upper()}\b|Composite", kernels) is not None
 
 
 def _waits(func: Any, args: Any, tensors: list[Any], goal: torch.device | None) -> bool:

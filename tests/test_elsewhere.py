@@ -40,7 +40,7 @@ from attnprobe.registry import METRICS
 from attnprobe.text.align import encode
 from attnprobe.text.batching import PlanOptions, cluster_of, plan_shards
 from attnprobe.text.benchmarks_blimp import MinimalPair
-from tests.elsewhere import Elsewhere, device_elsewhere
+from tests.elsewhere import Elsewhere, device_elsewhere, has_kernel
 from tests.heads.test_causal import corpus_of, labelled
 from tests.tiny import build, byte_tokenizer, inputs_for
 
@@ -298,11 +298,17 @@ def test_the_stand_in_refuses_what_a_device_refuses(monkeypatch):
             with pytest.raises(TypeError, match="numpy"):
                 wrong()
         with pytest.raises(NotImplementedError, match="not implemented for the MPS"):
-            torch.linalg.qr(x)
+            torch.linalg.eigh(x @ x.T)
         assert x.cpu().double().numpy().sum() == 15
         x[:, [0, 2]] = 7.0
         assert x.tolist() == [[7.0, 1.0, 7.0], [7.0, 4.0, 7.0]]
         assert there.waits > 0
+
+
+def test_the_table_of_kernels_is_read():
+    assert all(has_kernel(name, kind) for name in ("add.Tensor", "softmax.int", "sum.dim_IntList") for kind in KINDS)
+    assert (has_kernel("_linalg_eigh", "cuda"), has_kernel("_linalg_eigh", "mps")) == (True, False)  # by delegation
+    assert (has_kernel("geqrf", "cuda"), has_kernel("geqrf", "mps")) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,8 @@ class Norms:
     def _triangle(self, layer: int) -> Tensor:
         if layer not in self._triangles:
             attention = attention_of(self.model, layer)
-            weight = attention.output.weight
-            slices = split_projection(weight.cpu().float(), attention.heads)  # MPS decomposes nothing
-            triangles = torch.linalg.qr(slices.transpose(1, 2), mode="r").R.transpose(1, 2)
-            self._triangles[layer] = triangles.to(weight.device)
+            slices = split_projection(attention.output.weight.float(), attention.heads)
+            self._triangles[layer] = torch.linalg.qr(slices.transpose(1, 2), mode="r").R.transpose(1, 2)
         return self._triangles[layer]
 
 
