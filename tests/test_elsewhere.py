@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnprobe import capture, load, read_conllu, run, verify
 from attnprobe.data import path
 from attnprobe.errors import InputError
+from attnprobe.heads import controls as heads_controls
 from attnprobe.heads._watch import losses_of
 from attnprobe.heads.alongside import collectors_of
 from attnprobe.heads.cases import Cases
@@ -33,6 +34,7 @@ from attnprobe.models.capture import run_forward
 from attnprobe.models.inputs import from_model_inputs
 from attnprobe.models.intervene import ablating, mean_contexts, replacing_patterns, zeroing_values
 from attnprobe.models.model import Model
+from attnprobe.probes import controls as probes_controls
 from attnprobe.probes import linear, probe, softmax
 from attnprobe.probes.dependency import dependency_probe
 from attnprobe.probes.structural import structural_probe
@@ -353,6 +355,18 @@ def test_float64_weights_are_refused_on_mps(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     with pytest.raises(InputError, match="MPS has no float64.*dtype='float32'"):
         load("minilm", dtype="float64", device="mps")
+
+
+@pytest.mark.parametrize("draw", [heads_controls.random_weights, probes_controls.random_weights])
+def test_random_weights_leave_the_generators_of_gpus_alone(draw, monkeypatch):
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    model = load((build("bert"), None))
+    before = torch.get_rng_state()
+    one, other = (draw(model, "all_random", seed=5) for _ in range(2))
+    assert one.sha256 == other.sha256 != model.sha256
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not seeded
 
 
 @SLOW

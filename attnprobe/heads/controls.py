@@ -46,7 +46,7 @@ def random_weights(model: Model, kind: str, *, seed: int = 0) -> Model:
         raise InputError(f"unknown control {kind!r}; {near_names(kind, CONTROLS)}.")
     weights = next(model.module.parameters())
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.random.default_generator.manual_seed(seed)  # that of the CPU alone: GPUs' are not put back
         module = type(model.module)(copy.deepcopy(model.config))
     module = module.to(weights.device, weights.dtype).eval()
     if kind == "embeddings_kept":

@@ -69,7 +69,7 @@ def random_weights(model: Model, kind: str, *, seed: int) -> Model:
     if kind not in RANDOM_WEIGHTS:
         raise InputError(f"unknown kind of random weights {kind!r}; {near_names(kind, RANDOM_WEIGHTS)}.")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+        torch.random.default_generator.manual_seed(seed)  # that of the CPU alone: GPUs' are not put back
         try:
             module = type(model.module)(copy.deepcopy(model.config))
         except (TypeError, ValueError) as error:

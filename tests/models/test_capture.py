@@ -9,7 +9,7 @@ import transformers
 
 from attnprobe.attention.call import AttentionCall
 from attnprobe.attention.forward import recompute
-from attnprobe.errors import CaptureError, InputError
+from attnprobe.errors import CaptureError, EnvironmentFailure, InputError
 from attnprobe.models.capture import as_model, capture, estimate_bytes, record
 from attnprobe.models.interface import Pending, raw_call
 from attnprobe.models.load import load
@@ -552,3 +552,21 @@ def test_nothing_is_written_to_what_was_captured(minilm):
         for field, value in zip(fields(AttentionCall), old, strict=True):
             now = getattr(call, field.name)
             assert torch.equal(now, value) if isinstance(value, torch.Tensor) else now == value
+
+
+def test_too_little_memory_says_for_what_and_what_to_do(minilm):
+    batches = [{"input_ids": [[101, 1996, 4937, 102]] * 3}]
+
+    def greedy(call, batch):
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+    told = r"too little memory for this batch at cpu: got 3 sequences of 4 tokens \(.*allocate.*\). Use smaller batches"
+    with pytest.raises(EnvironmentFailure, match=told) as caught:
+        record(minilm, batches, greedy)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+    def wrong(call, batch):
+        torch.ones(2) + torch.ones(3)
+
+    with pytest.raises(RuntimeError, match="must match the size"):
+        record(minilm, batches, wrong)
