@@ -6,12 +6,14 @@ number of workers nor who was faster changes a number, as long as every worker r
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import torch
+from torch import nn
 
 import attnprobe
 from attnprobe.errors import AttnprobeError, EnvironmentFailure, InputError, explain, near_names
@@ -90,6 +92,16 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
         ) from error
 
 
+def on_cpu(module: nn.Module) -> nn.Module:
+    """The module with its weights on the CPU, as it is sent: a worker may know its GPU by another number. The caller's stays where it is."""
+    if all(weight.device.type == "cpu" for weight in module.parameters()):
+        return module
+    moved: dict[int, Any] = {id(value): value.detach().cpu() for value in module.buffers()}
+    for weight in module.parameters():
+        moved[id(weight)] = nn.Parameter(weight.detach().cpu(), requires_grad=weight.requires_grad)
+    return copy.deepcopy(module, moved)
+
+
 class _Worker:
     """Lives in its own process: holds the model, measures shards."""
 
@@ -129,7 +141,7 @@ class _Pool:
             remedy = "" if gpus else "Set OMP_NUM_THREADS=1 for workers of one CPU"
             what = "the Ray cluster has no room for a worker"
             raise EnvironmentFailure(explain(what, expected=expected, got=_told(available), remedy=remedy))
-        self._shared = ray.put(type(model)(model.module, model.tokenizer, model.name, model.head, model.source))
+        self._shared = ray.put(type(model)(on_cpu(model.module), model.tokenizer, model.name, model.head, model.source))
         self._actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Worker)
         self._arguments = (options, threads, model.device.type)
         self._here = _machine()

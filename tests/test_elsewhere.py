@@ -3,6 +3,7 @@
 Where the stand-in takes the same operations as the CPU, numbers are compared bit for bit.
 """
 
+import pickle
 from collections.abc import Callable
 from functools import cache
 from itertools import islice
@@ -16,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnprobe import capture, load, read_conllu, run, verify
 from attnprobe.data import path
+from attnprobe.engines import on_cpu
 from attnprobe.errors import InputError
 from attnprobe.heads import controls as heads_controls
 from attnprobe.heads._watch import losses_of
@@ -367,6 +369,24 @@ def test_random_weights_leave_the_generators_of_gpus_alone(draw, monkeypatch):
     assert one.sha256 == other.sha256 != model.sha256
     assert torch.equal(torch.get_rng_state(), before)
     assert not seeded
+
+
+def test_a_model_is_sent_to_workers_from_the_cpu(monkeypatch):
+    module = build("bert", head="BertForMaskedLM")
+    inputs = inputs_for("bert")
+    with torch.no_grad():
+        expected = module(**inputs).logits
+        with device_elsewhere("cuda", monkeypatch) as there:
+            away = module.to(there.device)
+            away.cls.predictions.decoder.weight = (
+                away.bert.embeddings.word_embeddings.weight
+            )  # which the stand-in parts
+            sent = pickle.loads(pickle.dumps(on_cpu(away)))
+            assert all(weight.device == there.device for weight in away.parameters())
+        assert {type(weight) for weight in (*sent.parameters(), *sent.buffers())} == {nn.Parameter, torch.Tensor}
+        assert torch.equal(sent(**inputs).logits, expected)
+    assert sent.cls.predictions.decoder.weight is sent.bert.embeddings.word_embeddings.weight
+    assert on_cpu(sent) is sent
 
 
 @SLOW
