@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -93,7 +93,10 @@ class Recorder:
         self.routes[call.layer] = raw.route
         self._of_kind[kind] += 1
         self.seen += 1
-        self.each(call)
+        device = raw.q.device.type
+        # casting is what a caller wishes for the model: what is measured keeps its precision
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            self.each(call)
 
     def missed(self, module: nn.Module, reason: str) -> None:
         """Attention that cannot be read was seen in a module."""

@@ -213,3 +213,18 @@ def test_masks_are_let_go_after_each_pass():
     encoded = from_model_inputs(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     run_forward(model, encoded, each, max_new_tokens=4)
     assert left == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("route", ["interface", "flow", "hooks"])
+def test_what_is_measured_is_not_cast_where_the_model_is(minilm, route):
+    seen = []
+
+    def note(call):
+        one = torch.full((2, 2), 1 + 2**-12)  # bfloat16 has no such number
+        seen.append((call.q.dtype, bool((one @ torch.eye(2) == one).all())))
+
+    encoded = from_model_inputs(minilm, {"input_ids": [[101, 1996, 4937, 102]]})
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        run_forward(minilm, encoded, note, route=route)
+        assert torch.is_autocast_enabled("cpu")
+    assert seen == [(torch.bfloat16, True)] * 6
