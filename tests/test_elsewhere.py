@@ -371,6 +371,19 @@ def test_random_weights_leave_the_generators_of_gpus_alone(draw, monkeypatch):
     assert not seeded
 
 
+def test_another_default_device_is_refused_by_name():
+    module = build("bert")
+    told = r"default device .*: expected cpu, got meta. Call `torch.set_default_device\('cpu'\)`"
+    with torch.device("meta"), pytest.raises(InputError, match=told):
+        capture(load((module, None)), **inputs_for("bert"))
+    torch.set_default_device("meta")
+    try:
+        with pytest.raises(InputError, match=told):
+            run(load((module, byte_tokenizer())), SENTENCES)
+    finally:
+        torch.set_default_device(None)
+
+
 def test_a_model_is_sent_to_workers_from_the_cpu(monkeypatch):
     module = build("bert", head="BertForMaskedLM")
     inputs = inputs_for("bert")

@@ -190,7 +190,15 @@ def _nothing_captured(model: Model, recorder: Recorder, route: str) -> CaptureEr
 
 
 def as_model(model: ModelLike) -> Model:
-    """A `Model` from whatever a caller has: a name is loaded, a bare module is taken without a tokenizer. Refuses train mode."""
+    """A `Model` from whatever a caller has: a name is loaded, a bare module is taken without a tokenizer.
+
+    Refuses train mode, and a default device of torch that is not the CPU.
+    """
+    default = torch.get_default_device()
+    if default.type != "cpu":
+        remedy = "Call `torch.set_default_device('cpu')`; the model itself goes where `load(..., device=...)` puts it"
+        what = "torch's default device would take what belongs on the CPU"
+        raise InputError(explain(what, expected="cpu", got=str(default), remedy=remedy))
     if not isinstance(model, Model):
         model = load((model, None)) if isinstance(model, nn.Module) else load(model)
     training = next((name for name, module in model.module.named_modules() if module.training), None)
