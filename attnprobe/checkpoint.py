@@ -28,7 +28,7 @@ from attnprobe.heads import tables
 from attnprobe.stream import RatioSums
 
 _CLASSES = {"RatioSums": RatioSums, **{name: entry for name, entry in vars(tables).items() if is_dataclass(entry)}}
-_BROKEN = (OSError, ValueError, LookupError, EOFError, TypeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+_BROKEN = (OSError, ValueError, LookupError, EOFError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What reading a damaged archive may raise."""
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 

@@ -54,7 +54,7 @@ def explain(
     head = what if where is None else f"{what} at {where}"
     found = [f"{name} {value}" for name, value in (("expected", expected), ("got", got)) if value is not None]
     body = f"{head}: {', '.join(found)}" if found else head
-    return f"{body.rstrip('.')}." + (f" {remedy.rstrip('.')}." if remedy else "")
+    return " ".join(part if part.endswith("?") else f"{part.rstrip('.')}." for part in (body, remedy) if part)
 
 
 def near_names(name: str, known: Iterable[str], limit: int = 5) -> str:

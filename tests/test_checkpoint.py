@@ -143,7 +143,9 @@ def test_a_damaged_checkpoint_is_told_and_measured_again(tmp_path):
         path = store.folder / "shard-000003.npz"
         whole = path.read_bytes()
         places = random.Random(5).sample(range(len(whole)), 40)
-        for damaged in (b"", b"PK nothing", *(whole[:place] for place in places[:20])):
+        flags = whole.index(b"PK\x01\x02") + 8
+        said_to_be_encrypted = whole[:flags] + b"\1" + whole[flags + 1 :]
+        for damaged in (b"", b"PK nothing", said_to_be_encrypted, *(whole[:place] for place in places[:20])):
             path.write_bytes(damaged)
             with pytest.warns(UserWarning, match="a checkpoint is damaged at .*shard-000003.npz.*measured again"):
                 assert store.load(3) is None

@@ -6,6 +6,7 @@ none. Files are written batch by batch and read layer by layer, so that memory h
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -124,14 +125,24 @@ class _Files:
             shape = (self.n_rows, *values.shape[1:])
             needed, free = 4 * int(np.prod(shape)), shutil.disk_usage(self.folder).free
             if needed > free:
-                got = f"{free / 2**30:.1f} GB free, {needed / 2**30:.1f} GB more needed"
-                remedy = "Name another folder (scratch=...), or probe fewer sentences, sites or layers"
-                raise EnvironmentFailure(
-                    explain("cannot keep the vectors of all words", where=str(self.folder), got=got, remedy=remedy)
-                )
+                raise self._full(f"{free / 2**30:.1f} GB free, {needed / 2**30:.1f} GB more needed")
             path = self.folder / f"{name}.npy"
-            self.open[name] = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+            try:
+                self.open[name] = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+                if hasattr(os, "posix_fallocate"):  # writing into a hole on a full disk would kill the process
+                    with path.open("r+b") as stream:
+                        os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
+            except OSError as error:
+                raise self._full(str(error)) from error
         self.open[name][rows] = values.numpy()
+
+    def _full(self, got: str) -> EnvironmentFailure:
+        remedy = (
+            "Name another folder (scratch=..., on the command line TMPDIR), or probe fewer sentences, sites or layers"
+        )
+        return EnvironmentFailure(
+            explain("cannot keep the vectors of all words", where=str(self.folder), got=got, remedy=remedy)
+        )
 
     def close(self) -> None:
         for array in self.open.values():

@@ -80,7 +80,7 @@ def _read(path: Path) -> Numbers | None:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, LookupError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         what = explain("a finished step is damaged", where=str(path), got=f"{type(error).__name__}: {error}")
         warnings.warn(f"{what} The result is not touched: it is computed again.", stacklevel=2)
         return None

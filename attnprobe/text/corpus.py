@@ -93,10 +93,19 @@ def _jsonl_sentences(file: TextFile, reading: Reading) -> Iterator[Sentence]:
 
 def _parsed(number: int, line: str) -> Any:
     try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        got = f"{error.msg} at column {error.colno}"
+        found = json.loads(line)
+        if "\\u" in line:  # half of a pair of escapes, as cut-off messages have it, is no character
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        got = f"half of a character, {ascii(error.object[error.start])}"
+        raise Unusable("not Unicode", number, expected="whole characters", got=got) from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # beside broken JSON, numbers of thousands of digits and very deep lists
+        got = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise Unusable("not JSON", number, expected="a JSON object a line", got=got) from error
+    return found
 
 
 def _parquet_sentences(file: TextFile, reading: Reading) -> Iterator[Sentence]:
@@ -122,7 +131,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InputError(
             explain("cannot read the corpus", where=str(path), expected="Parquet", got=str(error))
         ) from error

@@ -16,6 +16,9 @@ _TEXTS = ("id", "document", "text")
 KEYS = (*_TEXTS, "words", *_PER_WORD)
 """What is read of a record; anything else in it is left alone."""
 
+_HUGE = 1 << 31
+"""Numbers of words and segments are far below it; what is not would overflow an array."""
+
 
 def records_of(file: TextFile, records: Iterable[tuple[int, Any]], reading: Reading, parse: Any) -> Iterator[Sentence]:
     for number, raw in records:
@@ -66,11 +69,15 @@ def _listed(
     values = record.get(name)
     if values is None:
         return ()
-    right = isinstance(values, list) and all(
-        isinstance(value, kind) and not isinstance(value, bool) for value in values
-    )
+    right = isinstance(values, list) and all(_fits(value, kind) for value in values)
     if not right or (length is None and not values) or (length is not None and len(values) not in (0, length)):
         expected = f"a list of {kind.__name__}" + (f", {length} of them" if length is not None else "")
         got = f"{len(values)} values" if isinstance(values, list) else type(values).__name__
         raise Unusable(f"wrong {name}", number, expected=expected, got=got)
     return tuple(values)
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _HUGE
+    return isinstance(value, kind)

@@ -1,5 +1,7 @@
 """Vectors of words: the mean (first, last) of their pieces, in the order of the corpus, the same as a capture gives."""
 
+import resource
+
 import numpy as np
 import pytest
 import torch
@@ -108,6 +110,23 @@ def test_a_full_disk_is_said_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(features.shutil, "disk_usage", lambda folder: usage._replace(free=100))
     with pytest.raises(EnvironmentFailure, match="scratch="):
         extracted(model, tmp_path / "f")
+
+
+def test_the_space_of_all_vectors_is_taken_at_once(tmp_path):
+    """A file with holes fits on a disk that cannot take what is to be written into it."""
+    files = features._Files(tmp_path, 100_000)
+    files.write("q-0", slice(0, 1), torch.zeros(1, 2, 5))
+    assert (tmp_path / "q-0.npy").stat().st_blocks * 512 >= 100_000 * 2 * 5 * 4
+
+
+def test_a_disk_that_takes_no_more_is_told(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(EnvironmentFailure, match="cannot keep the vectors .*File too large.*TMPDIR"):
+            features._Files(tmp_path, 1000).write("q-0", slice(0, 1), torch.zeros(1, 2, 5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_vectors_do_not_keep_the_model_changed(tmp_path):

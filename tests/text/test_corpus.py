@@ -114,11 +114,16 @@ BAD = [
     ('{"words": ["a", 3]}', "wrong words", "got 2 values"),
     ('{"words": ["a", "b"], "upos": ["X"]}', "wrong upos", "expected a list of str, 2 of them, got 1 values"),
     ('{"words": ["a"], "heads": [true]}', "wrong heads", "expected a list of int, 1 of them"),
+    ('{"text": "cut \\ud83d"}', "not Unicode", "expected whole characters, got half of a character, '\\ud83d'"),
+    ('{"text": ' + 40_000 * "[" + 40_000 * "]" + "}", "not JSON", "a JSON object a line, got maximum recursion depth"),
+    ('{"words": ["a"], "segments": [' + 5000 * "9" + "]}", "not JSON", "got Exceeds the limit"),
+    ('{"words": ["a"], "segments": [' + 30 * "9" + "]}", "wrong segments", "got 1 values"),
+    ('{"words": ["a"], "heads": [' + 30 * "9" + "]}", "wrong heads", "got 1 values"),
     ('{"words": ["a", "b"], "heads": [2, 1]}', "broken tree: cycle", "got the cycle 1 -> 2 -> 1"),
 ]
 
 
-@pytest.mark.parametrize(("line", "reason", "message"), BAD, ids=[bad[0] for bad in BAD])
+@pytest.mark.parametrize(("line", "reason", "message"), BAD, ids=[bad[0][:40] for bad in BAD])
 def test_records_that_cannot_be_used(tmp_path, line, reason, message):
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "fine"}}\n{line}\n{{"words": ["too"]}}\n')
@@ -152,6 +157,10 @@ def test_parquet_is_read_where_pyarrow_is_installed_and_refused_where_not(tmp_pa
     assert len(found) == 702
     path.write_bytes(b"not parquet at all")
     with pytest.raises(InputError, match="expected Parquet"):
+        list(read_corpus(path))
+    two_bytes = (pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))
+    pq.write_table(pa.table({"text": pa.StringArray.from_buffers(1, *two_bytes)}), path)
+    with pytest.raises(InputError, match="expected Parquet, got 'utf-8' codec can't decode byte 0xff"):
         list(read_corpus(path))
 
 
