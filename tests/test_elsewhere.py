@@ -181,7 +181,8 @@ CHECKS = {
         *(probed, probed_in_a_run, trees_probed, captured, generated, changed),
     )
 }
-LONG = ("probed_in_a_run",)
+LONG = {"probed_in_a_run": KINDS, "probed": ("cuda",), "trees_probed": ("cuda",)}
+"""What takes seconds, and on which devices it is left to the slow tests: MPS is the one that refuses more."""
 PROBED = [sentence for sentence in read_conllu(path("bundled")) if len(sentence.text) < 33]
 
 
@@ -210,8 +211,10 @@ def assert_same(found: Numbers, expected: Numbers) -> None:
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("check", [pytest.param(name, marks=SLOW if name in LONG else ()) for name in CHECKS])
+@pytest.mark.parametrize(
+    ("check", "kind"),
+    [pytest.param(name, kind, marks=SLOW if kind in LONG.get(name, ()) else ()) for name in CHECKS for kind in KINDS],
+)
 def test_the_numbers_are_those_of_the_cpu(check, kind, monkeypatch):
     expected = on_the_cpu(check)
     with device_elsewhere(kind, monkeypatch) as there:
