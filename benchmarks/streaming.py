@@ -40,7 +40,9 @@ def main() -> None:
     parser.add_argument("what", choices=("corpus", "long", "usual"))
     parser.add_argument("corpus", nargs="?", default=str(path("bundled")))
     parser.add_argument("--sentences", type=int, default=None)
-    parser.add_argument("--every", type=int, default=1, help="take every so many sentences: a sample of the whole corpus")
+    parser.add_argument(
+        "--every", type=int, default=1, help="take every so many sentences: a sample of the whole corpus"
+    )
     parser.add_argument("--row", help="only rows whose name holds this")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
@@ -48,7 +50,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     model = attnprobe.load("minilm", attn="sdpa")
     sentences = (
-        list(long_sentences(8)) if options.what == "long" else list(read_corpus(options.corpus))[:: options.every][: options.sentences]
+        list(long_sentences(8))
+        if options.what == "long"
+        else list(read_corpus(options.corpus))[:: options.every][: options.sentences]
     )
     if options.what == "usual":  # the same sentences for both
         sentences = [s for s in sentences if len(model.tokenizer(" ".join(s.words))["input_ids"]) <= USUAL_LENGTH]
