@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -108,28 +109,33 @@ def summary(study: Study, data: dict[str, Any], badge: dict[str, Any], words: Wo
     )
     return [
         ran + words("list.sentence") + words(f"summary.verify.{badge['status']}"),
-        _what_heads_do(data, words),
+        what_heads_do(data, words),
         _finding(study, words),
     ]
 
 
-def _what_heads_do(data: dict[str, Any], words: Words) -> str:
+def what_heads_do(data: dict[str, Any], words: Words) -> str:
+    """How many heads earned a label of each family, more than one, and none."""
     if data["labels"] is None:
         return words("summary.no_labels")
     cells = [cell for row in data["labels"] for cell in row]
-    families: dict[str, int] = {}
-    for cell in cells:
-        for family in dict.fromkeys(str(label.get("family")) for label in cell["labels"]):
-            families[family] = families.get(family, 0) + 1
+    of_heads = [{str(label.get("family")): None for label in cell["labels"]} for cell in cells]
+    families = Counter(family for own in of_heads for family in own)
     order = [*(family for family in TELLING if family in families), *(f for f in families if f not in TELLING)]
     parts = [
         words.get(f"summary.family.{family}", family + ": {n}").replace("{n}", str(families[family]))
         for family in order
     ]
-    none = sum(not cell["labels"] for cell in cells)
     if not parts:
         return words("summary.none_labelled", of=len(cells))
-    return words("summary.labels", list=words("list.comma").join(parts), none=none, of=len(cells))
+    several = sum(len(own) > 1 for own in of_heads)
+    return words(
+        "summary.labels",
+        list=words("list.comma").join(parts),
+        several=words("summary.several", n=several) if several else "",
+        none=sum(not own for own in of_heads),
+        of=len(cells),
+    )
 
 
 def _finding(study: Study, words: Words) -> str:

@@ -19,6 +19,7 @@ from attnprobe.report import _payload_profiles
 from attnprobe.report import page as page_module
 from attnprobe.report._arena import Arena, narrowest, number, script_json, without_repeats
 from attnprobe.report._methods import OPTIONAL
+from attnprobe.report._overview import what_heads_do
 from attnprobe.report._words import LANGUAGES, Words, short_name, table
 from attnprobe.report.page import render, write_report
 from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, large, whole
@@ -177,6 +178,18 @@ def test_what_is_missing_says_why(group, lang, read):
     why = Words(lang)(f"missing.{group}")
     assert why in read(f"no_{group}", lang).text
     assert why not in read("whole", lang).text
+
+
+@pytest.mark.parametrize(("more", "told"), [(0, "1 spread"), (1, "one does more than one"), (2, "2 do more than one")])
+def test_heads_that_are_counted_twice_are_told(more, told):
+    """The families' counts and the heads without a label would add up to more than there are."""
+    syntax, broad = {"family": "syntax"}, {"family": "broad"}
+    cells = [[syntax, syntax], [broad], []] + [[syntax, broad]] * more
+    text = what_heads_do({"labels": [[{"labels": own} for own in cells]]}, Words("en"))
+    assert text.startswith(f"Of {3 + more} heads, {1 + more} follow grammar")
+    assert told in text
+    assert ("more than one" in text) == (more > 0)
+    assert text.endswith("; 1 earned no label.")
 
 
 def test_analyses_that_were_not_run_say_why_and_go_when_they_were(read):
