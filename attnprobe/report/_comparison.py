@@ -51,7 +51,14 @@ def _title(study: Study) -> str:
 
 
 def _model(study: Study, side: str) -> str:
-    return short_name(str(study.attributes.get(f"{side}_model", "?")))
+    """The model's name; where both have the same, with what tells them apart: the precision, else the weights."""
+    both = {one: short_name(str(study.attributes.get(f"{one}_model", "?"))) for one in ("a", "b")}
+    if both["a"] == both["b"]:
+        for name in ("dtype", "model_sha256"):
+            found = {one: str(study.attributes.get(f"{one}_{name}", "?")) for one in both}
+            if found["a"] != found["b"]:
+                return f"{both[side]} ({found[side][:8]})"
+    return both[side]
 
 
 def _report(study: Study, name: str) -> Any:

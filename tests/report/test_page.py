@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from attnprobe.errors import EnvironmentFailure, InputError
+from attnprobe.heads.compare import compare
 from attnprobe.probes import profile
 from attnprobe.report import _payload_profiles
 from attnprobe.report import page as page_module
@@ -22,7 +23,7 @@ from attnprobe.report._methods import OPTIONAL
 from attnprobe.report._overview import what_heads_do
 from attnprobe.report._words import LANGUAGES, Words, short_name, table
 from attnprobe.report.page import render, write_report
-from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, large, whole
+from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, groups_of, large, study_of, whole
 
 ASSETS = files("attnprobe.report").joinpath("assets", "page")
 UNVERIFIED = ("failed", "not_compared", "no_verification", "empty")
@@ -190,6 +191,19 @@ def test_heads_that_are_counted_twice_are_told(more, told):
     assert told in text
     assert ("more than one" in text) == (more > 0)
     assert text.endswith("; 1 earned no label.")
+
+
+def test_a_model_compared_with_itself_is_told_apart():
+    """By its precision or else by its weights, where both sides have one name."""
+    first = {"model": "tiny", "dtype": "float32", "model_sha256": "ab" * 32}
+    for second, told in (
+        ({}, "A is tiny, B is tiny."),
+        ({"model": "other", "dtype": "bfloat16"}, "A is tiny, B is other."),
+        ({"dtype": "bfloat16"}, "A is tiny (float32), B is tiny (bfloat16)."),
+        ({"model_sha256": "cd" * 32}, "A is tiny (abababab), B is tiny (cdcdcdcd)."),
+    ):
+        a, b = (study_of(groups_of(1, 2), **{**first, **more}) for more in ({}, second))
+        assert told in Reader(render(compare(a, b))).text
 
 
 def test_analyses_that_were_not_run_say_why_and_go_when_they_were(read):
