@@ -29,11 +29,17 @@ SMALL = {
 
 
 def same(a, b):
-    """Every variable of every group, bit for bit."""
+    """Every variable and coordinate of every group, bit for bit, and what is told beside them."""
     assert a.groups == b.groups
     for group in a.groups:
-        for name, values in a[group].data_vars.items():
-            np.testing.assert_array_equal(b[group][name].values, values.values, err_msg=f"{group}/{name}")
+        assert set(a[group].variables) == set(b[group].variables), group
+        for name, values in a[group].variables.items():
+            one, other = values.values, b[group][name].values
+            where = f"{group}/{name}"
+            np.testing.assert_array_equal(other, one, err_msg=where)
+            assert one.dtype.kind in "OUT" or (one.dtype, one.tobytes()) == (other.dtype, other.tobytes()), where
+        one, other = ({name: np.asarray(value).tolist() for name, value in s[group].attrs.items()} for s in (a, b))
+        assert repr(one) == repr(other), group
 
 
 @pytest.fixture(scope="module")

@@ -50,9 +50,12 @@ def padded(model: Model, sentences: Sequence[Encoded]) -> Batch:
 
 
 def inputs_for(model: Model, prepared: Prepared) -> dict[str, Any]:
-    """The inputs of a batch that the model takes."""
+    """The inputs of a batch that the model takes. A decoder beside an encoder reads the sentences too, token by token, so that its rows are theirs."""
+    given = dict(prepared.inputs)
+    if getattr(model.config, "is_encoder_decoder", False):
+        given |= {f"decoder_{name}": given[name] for name in ("input_ids", "attention_mask")}
     names = accepted_inputs(model)
-    return {name: value for name, value in prepared.inputs.items() if name in names}
+    return {name: value for name, value in given.items() if name in names}
 
 
 def splits_of(members: Sequence[Encoded], cluster: str) -> np.ndarray:

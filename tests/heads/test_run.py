@@ -5,6 +5,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import entropy
 
 from attnprobe import capture, read_conllu, run
@@ -119,4 +120,19 @@ def test_a_run_measures_what_a_capture_shows(family):
         taken = capture(model, text)
         counted = slice(1, -1) if family == "bert" else slice(None)
         rows.append(np.stack([entropy(call.pattern[0].numpy(), axis=-1)[:, counted] for call in taken.layers]))
+    np.testing.assert_allclose(study["metrics"]["entropy"], np.concatenate(rows, -1).mean(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_a_decoder_beside_an_encoder_reads_the_same_words(family):
+    """Row by row: a text shifted right, as such models are trained, would give every word the row of the one before."""
+    model = tiny_model(family, tokenizer=byte_tokenizer(specials=False), attn="sdpa")
+    texts = [Sentence("a", ("ab", "c", "de")), Sentence("b", ("f", "gh", "ab", "i", "j"))]
+    study = run(model, texts, metrics=["entropy", "offset_mass"], relations=[], examples=0)
+    assert set(study["metrics"]["kind"].values) == {"encoder", "decoder", "cross"}
+    rows = []
+    for item in encode(model.tokenizer, texts):
+        ids = torch.tensor(item.input_ids)[None]
+        taken = capture(model, input_ids=ids, decoder_input_ids=ids)
+        rows.append(np.stack([entropy(call.pattern[0].numpy(), axis=-1) for call in taken.layers]))
     np.testing.assert_allclose(study["metrics"]["entropy"], np.concatenate(rows, -1).mean(-1), atol=1e-5)
