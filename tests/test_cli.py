@@ -277,6 +277,7 @@ def test_skip_invalid_leaves_out_and_counts(attnprobe):
         (("report", "minilm", "--out", "no/such/page.html"), 2, ["existing folder"]),
         (("report", "gone.nc"), 2, ["gone.nc"]),
         (("capture", "minilm"), 2, ["--text"]),
+        (("capture", "minilm", "--text", "a cat", "--max-mb", "0.01"), 2, ["would keep too much", "raise", "--max-mb"]),
         (("frobnicate",), 2, ["frobnicate"]),
         (("verify", "minilm", "--frobnicate"), 2, ["--frobnicate"]),
     ],

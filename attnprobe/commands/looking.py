@@ -44,6 +44,7 @@ def capture(
     text: Texts = None,
     out: Annotated[Path, typer.Option("--out", help="safetensors file to write.")] = Path("capture.safetensors"),
     route: Annotated[str, typer.Option("--route", help="auto, interface, flow or hooks.")] = "auto",
+    max_mb: Annotated[float, typer.Option("--max-mb", help="Megabytes (2^20) beyond which it is refused.")] = 4096,
     device: Device = "cpu",
     attn: Attn = None,
     dtype: Dtype = None,
@@ -58,7 +59,8 @@ def capture(
     check_writable(out)
     if not text:
         raise InputError("nothing to capture: give at least one --text.")
-    taken = capture_model(load(model, attn=attn, dtype=dtype, device=device), text, route=route)
+    loaded = load(model, attn=attn, dtype=dtype, device=device)
+    taken = capture_model(loaded, text, route=route, max_bytes=int(max_mb * 2**20))
     written = taken.save(out)
     result = {
         "capture": str(written.resolve()),

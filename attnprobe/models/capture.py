@@ -253,7 +253,7 @@ def _refuse_over_budget(needed: int, max_bytes: int) -> None:
                 "this capture would keep too much",
                 expected=f"at most {max_bytes / 2**20:,.0f} MB",
                 got=f"{needed / 2**20:,.0f} MB or more",
-                remedy="Capture fewer or shorter texts, use `record`, or raise `max_bytes`",
+                remedy="Capture fewer or shorter texts, use `record`, or raise `max_bytes` (--max-mb)",
             )
         )
 
