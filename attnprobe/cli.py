@@ -19,6 +19,7 @@ import typer
 from attnprobe import __version__
 from attnprobe.commands import finding, looking, measuring, probing, studies
 from attnprobe.errors import AttnprobeError
+from attnprobe.leaving import INTERRUPTED, hear_no_more
 
 app = typer.Typer(
     help="What does each attention head of a pretrained transformer do? Verified capture, measures, evidence.",
@@ -35,7 +36,6 @@ for command in COMMANDS:
     app.command()(command)
 app.command(name="list")(finding.list_entries)
 
-_INTERRUPTED = 130
 _AGAIN = 0.05
 """Seconds after which a Ctrl-C that got lost is raised again."""
 
@@ -49,30 +49,41 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 def main() -> None:
     """Run the command line and leave with the right exit code."""
+    sys.unraisablehook = _raise_lost_interrupt_again
+    warnings.showwarning = lambda message, *_rest, **_options: print(f"warning: {message}", file=sys.stderr)
+    try:
+        code = _run()
+        hear_no_more()
+    except KeyboardInterrupt:
+        hear_no_more()
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # typer turns Ctrl-C within a command into this code, and says nothing
+        remedy = "with --out of `heads` or `probe`, or --study of `report`, go on with the same command and --resume"
+        print(f"interrupted; {remedy}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The command's exit code, its error told; a Ctrl-C may leave it at any place."""
     debug = "--debug" in sys.argv[1:]
     if debug:
         logging.basicConfig(level=logging.DEBUG)
-    sys.unraisablehook = _raise_lost_interrupt_again
-    warnings.showwarning = lambda message, *_rest, **_options: print(f"warning: {message}", file=sys.stderr)
     try:
         code = app(standalone_mode=False)
     except typer.TyperException as error:
         error.show()  # type: ignore[attr-defined]
-        sys.exit(2)
-    except (KeyboardInterrupt, typer.Abort):
-        code = _INTERRUPTED
+        return 2
+    except typer.Abort:
+        return INTERRUPTED
     except AttnprobeError as error:
-        _fail(error, error.exit_code, debug, str(error))
+        return _failed(error, error.exit_code, debug, str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return 0
     except Exception as error:  # the last border: whatever is left is our fault
         what = f"internal error: {type(error).__name__}: {error}. Run again with --debug and report it."
-        _fail(error, 70, debug, what)
-    if code == _INTERRUPTED:  # typer turns Ctrl-C within a command into this code, and says nothing
-        remedy = "with --out of `heads` or `probe`, or --study of `report`, go on with the same command and --resume"
-        print(f"interrupted; {remedy}", file=sys.stderr)
-    sys.exit(code if isinstance(code, int) else 0)
+        return _failed(error, 70, debug, what)
+    return code if isinstance(code, int) else 0
 
 
 def _raise_lost_interrupt_again(lost: Any) -> None:
@@ -86,8 +97,8 @@ def _raise_lost_interrupt_again(lost: Any) -> None:
     later.start()
 
 
-def _fail(error: Exception, code: int, debug: bool, message: str) -> None:
+def _failed(error: Exception, code: int, debug: bool, message: str) -> int:
     if debug:
         traceback.print_exception(error)
     print(f"attnprobe: {message}", file=sys.stderr)
-    sys.exit(code)
+    return code

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -33,9 +34,11 @@ def attnprobe(monkeypatch, capsys, tmp_path):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["attnprobe", *map(str, arguments)])
+        heard = signal.getsignal(signal.SIGINT)
         with pytest.raises(SystemExit) as left, warnings.catch_warnings():
             warnings.simplefilter("default")
             main()
+        signal.signal(signal.SIGINT, heard)
         streams = capsys.readouterr()
         return left.value.code, streams.out, streams.err
 

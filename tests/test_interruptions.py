@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,57 @@ def test_ctrl_c_within_a_destructor_is_not_lost():
     assert done.returncode == 130, (done.stdout, done.stderr)
     assert done.stderr.startswith("interrupted; ")
     assert not done.stdout
+
+
+AGAIN = """
+import os, signal, sys
+from attnprobe import cli
+
+class Telling:
+    \"\"\"Standard error on which Ctrl-C is pressed once more at each line.\"\"\"
+    def write(self, text):
+        sys.__stderr__.write(text)
+        os.kill(os.getpid(), signal.SIGINT)
+    def flush(self):
+        sys.__stderr__.flush()
+
+class Freed:
+    def __del__(self):  # while the frames of the command are let go
+        os.kill(os.getpid(), signal.SIGINT)
+
+@cli.app.command()
+def work():
+    held = Freed()
+    sys.stderr = Telling()
+    exec("os.kill(os.getpid(), signal.SIGINT)")  # Python notes what leaves a text that is run
+
+sys.argv = ["attnprobe", "work"]
+cli.main()
+"""
+
+
+def test_ctrl_c_again_and_again_changes_nothing(tmp_path):
+    """While the first is being told, while what the command held is let go, and when all is told."""
+    (tmp_path / "again.py").write_text(AGAIN)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parent.parent}"}
+    started = [sys.executable, "-m", "again"]
+    done = subprocess.run(started, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 130, (done.stdout, done.stderr)
+    assert done.stderr.startswith("interrupted; ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_quiet(tmp_path):
+    """By the console script's entry and by `python -m`: stopped at the import of typer, the first long one."""
+    (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
+    root = Path(__file__).parent.parent
+    entry = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]["attnprobe"]
+    module, function = entry.split(":")
+    script = f"import sys\nfrom {module} import {function}\nsys.exit({function}())"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
+    for started in (["-c", script], ["-m", "attnprobe", "--help"]):
+        done = subprocess.run([sys.executable, *started], capture_output=True, text=True, env=environment, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.slow

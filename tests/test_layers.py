@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "attnprobe"
 
 LAYERS = [
-    {"errors"},
+    {"errors", "leaving"},
     {"records", "registry"},
     {"attention", "stream"},
     {"models", "text", "data"},
