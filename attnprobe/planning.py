@@ -150,7 +150,7 @@ def _collect_examples(examples: list[Encoded], members: Sequence[Encoded], wante
 
 def shards_of(model: Model, sentences: Iterable[Sentence], options: Options, drops: Drops) -> Iterator[Job]:
     encoded = encode(
-        model.tokenizer, limited(sentences, options.max_sentences), max_length=model.max_length, on_drop=drops.add
+        model.tokenizer, limited(sentences, options.max_sentences), max_length=model.longest_text, on_drop=drops.add
     )
     return plan_shards(
         encoded, length=len, cluster=lambda item: cluster_of(item.sentence, options.cluster), options=options.plan

@@ -16,8 +16,7 @@ import xarray as xr
 
 import attnprobe
 from attnprobe.heads.corpora import notes_of
-from attnprobe.heads.measure import prepare
-from attnprobe.heads.running import inputs_for, padded
+from attnprobe.heads.running import inputs_for, prepare_for
 from attnprobe.models.load import Model
 from attnprobe.models.verify import merge, verify
 from attnprobe.planning import Options, Planned, limited
@@ -76,9 +75,7 @@ def verify_on(model: Model, planned: Planned) -> Verification:
     """Verify the capture on the built-in texts and on the batches of the corpus that the plan set aside for it."""
     parts = [verify(model)]
     for batch in planned.batches:
-        parts.append(
-            verify(model, **inputs_for(model, prepare(padded(model, batch), range(len(batch)), None, model.device)))
-        )
+        parts.append(verify(model, **inputs_for(model, prepare_for(model, batch, range(len(batch)), None))))
     return merge(parts)
 
 

@@ -127,7 +127,7 @@ def run(
         raise InputError(f"{model.name} has no tokenizer, so a corpus of words cannot be run through it.")
     sentences = annotated(sentences, options.relations)
     if unit == "passage":
-        sentences = passages_of(sentences, model.tokenizer, model.max_length)
+        sentences = passages_of(sentences, model.tokenizer, model.longest_text)
     planned = lay_plan(model, sentences, options)
     if metrics is None and planned.pairs:
         options = replace(options, metrics=with_hidden(default_metrics(pairs=True), sinks))

@@ -59,7 +59,7 @@ def accuracy_by(
     if len(wanted) < 2 or len(set(wanted)) < len(wanted):
         raise InputError(explain("cannot compare conditions", expected="two different ones or more", got=repr(wanted)))
     chosen = (sentence for sentence in sentences if sentence.metadata.get(by) in wanted)
-    encoded = encode(model.tokenizer, chosen, max_length=model.max_length)
+    encoded = encode(model.tokenizer, chosen, max_length=model.longest_text)
     parts = []
     for shard, members in plan_shards(
         encoded,

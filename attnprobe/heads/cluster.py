@@ -38,14 +38,15 @@ class Clusters:
         self._parts: dict[int, dict[int, list[Tensor]]] = {}
         """Sentence -> layer -> chosen rows, [head row key], on the device until they are compared."""
         self._modules: dict[int, tuple[str, int]] = {}
-        self._last: Prepared | None = None
+        self._last: tuple[Encoded, ...] = ()
+        """The batch whose rows are being gathered."""
         self._divergence: np.ndarray | None = None
         self._rows: np.ndarray | None = None
 
     def rows(self, call: AttentionCall, rows: Rows, prepared: Prepared, members: slice) -> None:
-        if prepared is not self._last:
+        if prepared.sentences is not self._last:
             self._compare()
-            self._last = prepared
+            self._last = prepared.sentences
         self._modules[call.layer] = (call.kind, rows.pattern.shape[1])
         wanted = rows.once("spaced rows", lambda: self._wanted(rows, prepared, members), of_tokens=True)
         for row, place, index, n in wanted:

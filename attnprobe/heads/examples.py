@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from attnprobe.heads.running import inputs_for, prepare_for
 from attnprobe.models.capture import capture
 from attnprobe.models.load import Model
-from attnprobe.text.align import Encoded
+from attnprobe.text.align import CLS, Encoded
 
 WORDS, TOKENS = (6, 18), 28
 """Words, from and to, and most tokens, of a sentence that can be taken in at a glance."""
@@ -26,23 +27,24 @@ def legible(item: Encoded) -> bool:
 def example_tables(model: Model, examples: Sequence[Encoded], *, first: int = 0) -> dict[str, xr.Dataset]:
     """`/examples/eN` for each sentence: `pattern(layer, head, query, key)` as uint8, with words, tokens and tree as JSON.
 
-    N counts from `first`.
+    N counts from `first`. Rows and keys are the sentence's tokens; what a decoder beside an encoder gives to its start token is left out.
     """
     tables: dict[str, xr.Dataset] = {}
     for number, item in enumerate(examples, start=first):
-        view = capture(model, item.sentence).view()
-        heads = max(block.pattern.shape[0] for block in view.blocks)
-        pattern = np.zeros((len(view.blocks), heads, len(view.tokens), len(view.tokens)), dtype=np.uint8)
+        view = capture(model, **inputs_for(model, prepare_for(model, [item], [0], None))).view()
+        n, heads = len(view.tokens), max(block.pattern.shape[0] for block in view.blocks)
+        pattern = np.zeros((len(view.blocks), heads, n, n), dtype=np.uint8)
         for place, block in enumerate(view.blocks):
-            pattern[place, : len(block.pattern)] = np.rint(block.pattern * LEVELS)
+            # a decoder's start token comes before those of the sentence, and is left out
+            pattern[place, : len(block.pattern)] = np.rint(block.pattern[..., -n:, -n:] * LEVELS)
         sentence = item.sentence
         attributes = {
             "id": sentence.id,
             "document": sentence.document,
             "tokens": json.dumps(list(view.tokens)),
             "words": json.dumps(list(sentence.words)),
-            "word_index": view.alignment.word_index.astype(np.int32),
-            "special": view.special.astype(np.int8),
+            "word_index": item.alignment.word_index.astype(np.int32),
+            "special": (item.roles >= CLS).astype(np.int8),
             "heads": json.dumps(list(sentence.heads)),
             "deprels": json.dumps(list(sentence.deprels)),
             "scale": LEVELS,

@@ -76,11 +76,13 @@ class ShardMeasurer:
         self._every_row = bool(self.extras) or any(scorer is not None for scorer in scorers.values())
         self._pooled = Pooled(n_sentences)
         self._scratch = Scratch()
-        self._of_tokens: dict[tuple[int, int, int, int], tuple[Tensor | None, Rows, Tensor | None]] = {}
+        self._cut: dict[int, tuple[Tensor, Tensor]] = {}
+        self._of_tokens: dict[tuple[int, int, int, int, int], tuple[Tensor | None, Rows, Tensor | None]] = {}
 
     def start(self, prepared: Prepared) -> None:
         """A batch is about to run."""
         self._of_tokens.clear()
+        self._cut.clear()
         for scorer in self.scorers.values():
             if scorer is not None:
                 scorer.start(prepared)
@@ -91,8 +93,26 @@ class ShardMeasurer:
             self.modules.append((call.kind, call.index, call.n_heads))
         if call.q.dtype in (torch.float16, torch.bfloat16):
             call = inputs_as(replace(call, pattern=None), torch.float32)
+        if prepared.decoder is not None:
+            call, prepared = self._of_side(call, prepared, prepared.decoder)
         for members, part in _sentence_parts(call):
             self._add_part(part, prepared, members)
+
+    def _of_side(self, call: AttentionCall, encoder: Prepared, decoder: Prepared) -> tuple[AttentionCall, Prepared]:
+        """The call with what its rows and keys are. A cross-attention's rows are the decoder's; without that of the start token they are the words' again."""
+        if call.kind != "cross":
+            return call, decoder if call.kind == "decoder" else encoder
+        n_rows = call.q.shape[2]
+        cut = {
+            name: value[:, :, 1:]
+            for name in ("q", "bias", "sinks", "pattern", "context")
+            if (value := getattr(call, name)) is not None and value.ndim == 4 and value.shape[2] == n_rows
+        }
+        if call.visible is not None and call.visible.shape[2] == n_rows:
+            # cut once and kept, so that layers with one mask go on sharing one
+            kept = self._cut.setdefault(id(call.visible), (call.visible, call.visible[:, :, 1:]))
+            cut["visible"] = kept[1]
+        return replace(call, **cut), encoder
 
     def _add_part(self, call: AttentionCall, prepared: Prepared, members: slice) -> None:
         batch, heads, n_rows, n_keys = call.q.shape[0], call.n_heads, call.q.shape[2], call.k.shape[2]
@@ -132,7 +152,7 @@ class ShardMeasurer:
 
     def _rows_of(self, call: AttentionCall, rows: slice, prepared: Prepared, members: slice) -> Rows:
         """These rows. All but the pattern is the same in every layer with this mask, and worked out in the first."""
-        key = (id(call.visible), members.start, rows.start, rows.stop)
+        key = (id(prepared), id(call.visible), members.start, rows.start, rows.stop)
         if key not in self._of_tokens:
             # the mask is kept, so that no other gets its id
             kept = (call.visible, _rows(call, rows, prepared, members), blind_rows(call, rows))

@@ -15,7 +15,7 @@ from attnprobe.heads.cases import Cases
 from attnprobe.heads.pieces import Pieces
 from attnprobe.records import Sentence
 from attnprobe.text.align import Encoded
-from attnprobe.text.batching import Batch
+from attnprobe.text.batching import Batch, with_start
 from attnprobe.text.entities import mentions_of
 
 
@@ -46,24 +46,42 @@ class Prepared:
     """Mention that each token belongs to, -1 elsewhere, [batch key]; None where not asked for."""
     sentences: tuple[Encoded, ...] = ()
     """The batch's sentences."""
+    decoder: Prepared | None = None
+    """The same as a decoder beside the encoder reads it, its start token in front; None for models of one stack."""
 
 
 def prepare(
-    batch: Batch, members: Sequence[int], cases: Cases | None, device: torch.device, *, entities: bool = False
+    batch: Batch,
+    members: Sequence[int],
+    cases: Cases | None,
+    device: torch.device,
+    *,
+    entities: bool = False,
+    decoder_start: int | None = None,
 ) -> Prepared:
-    """Tensors for one batch; `members` are the places of its sentences in the shard. `cases=None`: words are not needed."""
+    """Tensors for one batch; `members` are the places of its sentences in the shard. `cases=None`: words are not needed.
+
+    `decoder_start`: the model has a decoder beside its encoder, which reads the same sentences after this token (as in training to give back
+    what was read).
+    """
+    decoder = None
+    if decoder_start is not None:
+        decoder = prepare(with_start(batch, decoder_start), members, cases, device, entities=entities)
     roles = torch.from_numpy(batch.roles).to(device)
     inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if (
         batch.token_types.any()
     ):  # GPT-2 takes token types its tokenizer never gives, and would add the embedding of token 0
         inputs["token_type_ids"] = batch.token_types
+    tensors = {key: torch.from_numpy(value).to(device) for key, value in inputs.items()}
+    if decoder is not None:
+        tensors |= {f"decoder_{name}": decoder.inputs[name] for name in ("input_ids", "attention_mask")}
     words: dict[str, Any] = {"pieces": None, "n_cases": None}
     if cases is not None:
         words = _prepare_words(batch, members, cases, device)
     pairs = any(item.sentence.segments for item in batch.sentences)
     return Prepared(
-        {key: torch.from_numpy(value).to(device) for key, value in inputs.items()},
+        tensors,
         roles,
         roles <= Role.PUNCT,
         roles != Role.PAD,
@@ -73,6 +91,7 @@ def prepare(
         segments=_of_tokens(batch, _segments_of, device) if pairs else None,
         entities=_of_tokens(batch, entities_of, device) if entities else None,
         sentences=batch.sentences,
+        decoder=decoder,
     )
 
 

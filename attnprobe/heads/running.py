@@ -30,8 +30,7 @@ def run_through(
 ) -> None:
     """Run every batch of the shard; `cases` may be empty where words are needed all the same, None where not."""
     for batch in shard.batches:
-        collated = padded(model, [members[place] for place in batch])
-        prepared = prepare(collated, batch, cases, model.device, entities=entities)
+        prepared = prepare_for(model, [members[place] for place in batch], batch, cases, entities=entities)
         measurer.start(prepared)
         encoded = from_model_inputs(model, inputs_for(model, prepared), describe=False)
 
@@ -43,6 +42,14 @@ def run_through(
             advance(len(batch))
 
 
+def prepare_for(
+    model: Model, sentences: Sequence[Encoded], places: Sequence[int], cases: Cases | None, *, entities: bool = False
+) -> Prepared:
+    """One batch of these sentences as the model reads them; arguments as of `prepare`."""
+    batch = padded(model, sentences)
+    return prepare(batch, places, cases, model.device, entities=entities, decoder_start=model.decoder_start)
+
+
 def padded(model: Model, sentences: Sequence[Encoded]) -> Batch:
     """One batch of these sentences, padded as the model's tokenizer would."""
     pad = getattr(model.tokenizer, "pad_token_id", None)
@@ -50,12 +57,9 @@ def padded(model: Model, sentences: Sequence[Encoded]) -> Batch:
 
 
 def inputs_for(model: Model, prepared: Prepared) -> dict[str, Any]:
-    """The inputs of a batch that the model takes. A decoder beside an encoder reads the sentences too, token by token, so that its rows are theirs."""
-    given = dict(prepared.inputs)
-    if getattr(model.config, "is_encoder_decoder", False):
-        given |= {f"decoder_{name}": given[name] for name in ("input_ids", "attention_mask")}
+    """The inputs of a batch that the model takes."""
     names = accepted_inputs(model)
-    return {name: value for name, value in given.items() if name in names}
+    return {name: value for name, value in prepared.inputs.items() if name in names}
 
 
 def splits_of(members: Sequence[Encoded], cluster: str) -> np.ndarray:

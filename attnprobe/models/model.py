@@ -93,6 +93,19 @@ class Model:
         return min(limits) if limits else None
 
     @property
+    def longest_text(self) -> int | None:
+        """Most tokens of a text that every stack can read: one fewer than `max_length` where a decoder has its start token in front."""
+        return self.max_length if self.max_length is None or self.decoder_start is None else self.max_length - 1
+
+    @property
+    def decoder_start(self) -> int | None:
+        """The token that a decoder beside an encoder starts from; None for other models."""
+        if not getattr(self.config, "is_encoder_decoder", False):
+            return None
+        told = (getattr(self.config, name, None) for name in ("decoder_start_token_id", "pad_token_id"))
+        return next((int(token) for token in told if token is not None), 0)
+
+    @property
     def first_position(self) -> int:
         """Position of the first token. RoBERTa and its kin count on from a padding position, whose row their table keeps."""
         for name, module in self.module.named_modules():

@@ -43,8 +43,8 @@ def encode(model: Model, text: Text | Iterable[Text], *, text_pair: str | None =
     if tokenizer is None:
         remedy = "Pass token ids: `capture(model, input_ids=...)`"
         raise InputError(explain(f"{model.name} has no tokenizer", got=model.no_tokenizer or None, remedy=remedy))
-    two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
-    pair = None if two_stacks else text_pair
+    start = model.decoder_start
+    pair = text_pair if start is None else None
     if pair is not None and any(isinstance(item, Sentence) for item in texts):
         remedy = "Give a `Sentence` with `segments`"
         raise InputError(explain("`text_pair` goes with texts, not with sentences", remedy=remedy))
@@ -52,7 +52,7 @@ def encode(model: Model, text: Text | Iterable[Text], *, text_pair: str | None =
         _row_of_sentence(model, item) if isinstance(item, Sentence) else _row_of_text(model, item, pair)
         for item in texts
     ]
-    target = _target(model, text_pair, len(rows)) if two_stacks else None
+    target = None if start is None else _target(model, start, text_pair, len(rows))
     return _batch(model, rows, target)
 
 
@@ -105,10 +105,8 @@ def _units(encoding: Any, ids: list[int], tokenizer: Any) -> np.ndarray:
     return index
 
 
-def _target(model: Model, text: str | None, batch: int) -> Tensor:
-    """What the decoder of an encoder-decoder model reads: the target text shifted right, or its start token alone."""
-    start = getattr(model.config, "decoder_start_token_id", None)
-    start = start if start is not None else getattr(model.config, "pad_token_id", None) or 0
+def _target(model: Model, start: int, text: str | None, batch: int) -> Tensor:
+    """What the decoder of an encoder-decoder model reads: its start token, and the target text where there is one."""
     ids = [] if text is None else list(model.tokenizer(text_target=text)["input_ids"])  # type: ignore[misc]
     refuse_too_long(model, 1 + len(ids), "target text")
     return torch.tensor([[start, *ids]] * batch)

@@ -272,9 +272,8 @@ def model_inputs(model: Model, batch: Batch) -> dict[str, Any]:
         inputs["token_type_ids"] = batch.token_types
     accepted = accepted_inputs(model)
     kept: dict[str, Any] = {key: value for key, value in inputs.items() if key in accepted}
-    if getattr(model.config, "is_encoder_decoder", False):
-        start = getattr(model.config, "decoder_start_token_id", None) or 0
-        kept["decoder_input_ids"] = np.full((len(batch), 1), start)
+    if model.decoder_start is not None:
+        kept["decoder_input_ids"] = np.full((len(batch), 1), model.decoder_start)
     return kept
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from attnprobe.errors import InputError, explain
 from attnprobe.records import Sentence
-from attnprobe.text.align import PAD, Encoded
+from attnprobe.text.align import PAD, SPECIAL, Encoded
 from attnprobe.text.source import name_as_given
 
 T = TypeVar("T")
@@ -298,3 +298,19 @@ def collate(sentences: Sequence[Encoded], *, pad_id: int) -> Batch:
         ids[row, :n], mask[row, :n], types[row, :n] = sentence.input_ids, 1, sentence.token_types
         words[row, :n], roles[row, :n] = sentence.alignment.word_index, sentence.roles
     return Batch(tuple(sentences), ids, mask, types, words, roles)
+
+
+def with_start(batch: Batch, start: int) -> Batch:
+    """The batch with one more token, a special one, before each sentence: what a decoder reads that starts from it."""
+
+    def before(table: np.ndarray, value: int) -> np.ndarray:
+        return np.pad(table, ((0, 0), (1, 0)), constant_values=value)
+
+    return Batch(
+        batch.sentences,
+        before(batch.input_ids, start),
+        before(batch.attention_mask, 1),
+        before(batch.token_types, 0),
+        before(batch.word_index, -1),
+        before(batch.roles, SPECIAL),
+    )

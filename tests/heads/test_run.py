@@ -125,14 +125,38 @@ def test_a_run_measures_what_a_capture_shows(family):
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_a_decoder_beside_an_encoder_reads_the_same_words(family):
-    """Row by row: a text shifted right, as such models are trained, would give every word the row of the one before."""
+    """After its start token, as it was trained to; each row and key is that of its own word, by hand from captured patterns."""
     model = tiny_model(family, tokenizer=byte_tokenizer(specials=False), attn="sdpa")
-    texts = [Sentence("a", ("ab", "c", "de")), Sentence("b", ("f", "gh", "ab", "i", "j"))]
-    study = run(model, texts, metrics=["entropy", "offset_mass"], relations=[], examples=0)
-    assert set(study["metrics"]["kind"].values) == {"encoder", "decoder", "cross"}
-    rows = []
-    for item in encode(model.tokenizer, texts):
+    texts = [
+        Sentence(
+            "a", ("ab", "c", "de", "f", "g", "h"), heads=(2, 0, 2, 6, 4, 2), deprels=("obj", "root", *["obj"] * 4)
+        ),
+        Sentence(
+            "b", tuple("fghij") + ("kl", "m"), heads=(3, 1, 0, 5, 3, 7, 3), deprels=("obj", "obj", "root", *["obj"] * 4)
+        ),
+    ]
+    chosen = {"metrics": ["entropy", "offset_mass"], "relations": ["dep:obj"]}
+    study = run(model, texts, **chosen, cluster="sentence", extras=["clusters", "patterns", "trees", "histograms"])
+    metrics, relations = study["metrics"], study["relations"].sel(split="all", scorer="weights", relation="dep:obj")
+    assert set(metrics["kind"].values) == {"encoder", "decoder", "cross"}
+    entropies, back, hits = [], [], np.zeros(metrics["entropy"].shape)
+    for number, item in enumerate(encode(model.tokenizer, texts)):
         ids = torch.tensor(item.input_ids)[None]
-        taken = capture(model, input_ids=ids, decoder_input_ids=ids)
-        rows.append(np.stack([entropy(call.pattern[0].numpy(), axis=-1) for call in taken.layers]))
-    np.testing.assert_allclose(study["metrics"]["entropy"], np.concatenate(rows, -1).mean(-1), atol=1e-5)
+        started = torch.cat([torch.tensor([[model.decoder_start]]), ids], 1)
+        patterns = [call.pattern[0].numpy() for call in capture(model, input_ids=ids, decoder_input_ids=started).layers]
+        rows = [p if p.shape[1] == len(item) else p[:, 1:] for p in patterns]
+        entropies.append(np.stack([entropy(p, axis=-1) for p in rows]))
+        square = np.stack([p[..., -len(item) :] for p in rows])
+        back.append(square[..., np.arange(1, len(item)), np.arange(len(item) - 1)])
+        np.testing.assert_allclose(study[f"examples/e{number}"]["pattern"] / 255, square, atol=1 / 500)
+        member = (item.alignment.word_index == np.arange(len(item.sentence))[:, None]).astype(float)
+        words = member / member.sum(1, keepdims=True) @ square @ member.T
+        words[..., np.arange(len(words[0, 0])), np.arange(len(words[0, 0]))] = -1
+        for word, head in enumerate(item.sentence.heads):
+            if head:
+                row = words[..., word, :]  # a decoder's first word may look at no other
+                hits += (row.argmax(-1) == head - 1) & (row.max(-1) > 0)
+    np.testing.assert_allclose(metrics["entropy"], np.concatenate(entropies, -1).mean(-1), atol=1e-5)
+    offset = metrics["offset_mass"].sel(offset=-1)
+    np.testing.assert_allclose(offset, np.concatenate(back, -1).mean(-1), atol=1e-5)
+    np.testing.assert_array_equal(relations["hits"].sel(direction="dep->head"), hits)
