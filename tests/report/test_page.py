@@ -16,6 +16,7 @@ import pytest
 from attnprobe.errors import EnvironmentFailure, InputError
 from attnprobe.heads.compare import compare
 from attnprobe.probes import profile
+from attnprobe.registry import METRICS
 from attnprobe.report import _payload_profiles
 from attnprobe.report import page as page_module
 from attnprobe.report._arena import Arena, narrowest, number, script_json, without_repeats
@@ -328,6 +329,15 @@ def test_both_languages_have_the_same_texts_with_the_same_places():
     assert set(english) - plurals == set(chinese) - plurals
     for key, text in chinese.items():
         assert set(re.findall(r"\{\w+\}", text)) == set(re.findall(r"\{\w+\}", english[key])), key
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_metric_of_the_package_has_a_name_and_a_meaning(lang):
+    built_in = [name for name in METRICS.names() if METRICS[name].function.__module__.startswith("attnprobe.")]
+    assert len(built_in) >= 11
+    for name in built_in:
+        for end in ("", ".meaning", ".chance"):
+            assert f"metric.{name}{end}" in table(lang)
 
 
 def test_every_text_that_the_scripts_ask_for_exists():
