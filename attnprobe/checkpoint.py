@@ -111,23 +111,52 @@ def checkpoints(result: Path, key: str, *, resume: bool) -> Iterator[Checkpoints
     `key` says what a shard depends on (model, options, plan). With `resume`, shards of the same key are kept; shards of another key are
     refused. Without it, left-over shards are deleted.
     """
-    folder = result.with_name(f"{result.name}.parts")
     with ExitStack() as stack:
-        try:
-            folder.mkdir(exist_ok=True)
-            lock = stack.enter_context((folder / "lock").open("a"))
-            _lock(lock.fileno(), result)
+        folder = _folder_of(result)
+        with _told(folder):
+            _hold(stack, result)
             _claim(folder, key, resume)
             for stale in result.parent.glob(
                 f".{glob.escape(result.name)}.*.part"
             ):  # of a run killed while it wrote the result
                 stale.unlink(missing_ok=True)
-        except OSError as error:
-            remedy = "Choose another --out, or free some space: finished shards are kept for --resume"
-            raise EnvironmentFailure(
-                explain("cannot keep checkpoints", where=str(folder), got=error.strerror or str(error), remedy=remedy)
-            ) from error
         yield Checkpoints(folder, key)
+
+
+@contextmanager
+def alone(result: Path) -> Iterator[None]:
+    """The lock of `checkpoints`, for a run that keeps no shards: while it lasts nobody else writes `result`. Shards kept there stay."""
+    with ExitStack() as stack:
+        with _told(_folder_of(result)):
+            _hold(stack, result)
+        try:
+            yield
+        finally:
+            if [path.name for path in _folder_of(result).glob("*")] == ["lock"]:
+                Checkpoints(_folder_of(result), "").remove()
+
+
+def _folder_of(result: Path) -> Path:
+    return result.with_name(f"{result.name}.parts")
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = "Choose another --out, or free some space: finished shards are kept for --resume"
+        raise EnvironmentFailure(
+            explain("cannot keep checkpoints", where=str(folder), got=error.strerror or str(error), remedy=remedy)
+        ) from error
+
+
+def _hold(stack: ExitStack, result: Path) -> None:
+    """Lock the result against a second run, as long as the stack lasts."""
+    folder = _folder_of(result)
+    folder.mkdir(exist_ok=True)
+    lock = stack.enter_context((folder / "lock").open("a"))
+    _lock(lock.fileno(), result)
 
 
 def _lock(descriptor: int, result: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from attnprobe import open_study, read_conllu, run
-from attnprobe.checkpoint import Checkpoints, checkpoints
+from attnprobe.checkpoint import Checkpoints, alone, checkpoints
 from attnprobe.data import path
 from attnprobe.errors import EnvironmentFailure, InputError
 from attnprobe.heads.tables import RelationSums, ShardSums
@@ -126,6 +126,18 @@ def test_a_second_run_on_the_same_result_is_refused(tmp_path):
         checkpoints(tmp_path / "s.nc", "key", resume=False),
     ):
         pass
+
+
+def test_a_lock_alone_leaves_nothing_behind_but_what_was_there(tmp_path):
+    out = tmp_path / "s.nc"
+    with alone(out):
+        assert [path.name for path in tmp_path.iterdir()] == ["s.nc.parts"]
+    assert not list(tmp_path.iterdir())
+    with checkpoints(out, "heads", resume=False):
+        pass
+    with alone(out):
+        pass
+    assert (tmp_path / "s.nc.parts" / "key").read_text() == "heads"
 
 
 def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):

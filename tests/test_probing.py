@@ -1,6 +1,7 @@
 """Probes and attention evidence in one study: by `run`, by the command line, added later, interrupted and resumed."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import xarray as xr
 
 from attnprobe import open_study, run
+from attnprobe.checkpoint import alone, checkpoints
 from attnprobe.errors import InputError
 from attnprobe.probes import probe
 from attnprobe.probes.profile import head_profiles
@@ -150,6 +152,28 @@ def test_probes_are_added_to_a_study_of_heads_from_the_command_line(attnprobe, f
     code, _, err = attnprobe("probe", folder, "--into", "s.nc", "--corpus", _corpus(), "--tasks", "upos", *SMALL)
     assert code == 2
     assert "study of another corpus" in err
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("probe", "minilm", "--out", "s.nc", "--tasks", "upos"),
+        ("probe", "minilm", "--into", "s.nc"),
+        ("importance", "minilm", "--out", "s.nc"),
+        ("heads", "minilm", "--out", "s.nc", "--max-sentences", 2, "--metrics", "entropy"),
+    ],
+    ids=lambda asked: " ".join(map(str, asked[:3])),
+)
+@pytest.mark.parametrize("first", [partial(checkpoints, key="heads", resume=False), alone])
+def test_two_commands_do_not_write_one_study(attnprobe, monkeypatch, asked, first):  # noqa: F811
+    """Whichever came first: one that keeps shards, which stay, or one that does not."""
+    if asked[0] != "heads":  # `run` needs the model before it locks
+        monkeypatch.setattr("attnprobe.models.load.load", lambda *_, **__: pytest.fail("loaded"))
+    with first(Path("s.nc")):
+        code, _, err = attnprobe(*asked)
+        assert code == 2, err
+        assert "another run is writing the same result at s.nc" in err
+        assert [path.name for path in Path("s.nc.parts").iterdir() if path.name != "key"] == ["lock"]
 
 
 def _corpus():

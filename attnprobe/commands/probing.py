@@ -103,7 +103,7 @@ def probe(
     debug: Debug = False,
 ) -> None:
     """What can be read off each head's vectors, beside what a control task, the majority and random weights give."""
-    from attnprobe.checkpoint import checkpoints
+    from attnprobe.checkpoint import alone, checkpoints
     from attnprobe.probes.run import DEFAULT_TASKS
     from attnprobe.probes.tasks import choose_tasks
 
@@ -114,24 +114,25 @@ def probe(
         how=how,
         options={"sites": names_in(sites) or ["context"], "seeds": seeds, "seed": seed, "pieces": pieces, "mdl": mdl},
     )
-    path, study, given = _joined(out, into, dict(context.params))
+    path = out or into
+    if path is None:
+        raise InputError("nowhere to write the probes: give --out, or --into an existing study.")
     check_writable(path)
-    asked.options["cluster"] = given["cluster"]
     parts = path.with_name(f"{path.name}.probes")
-    with checkpoints(parts, "probes", resume=resume) as store, progress_bar(quiet) as progress:
-        asked.options.update({"checkpoints": store.folder / "steps", "progress": progress})
-        gathered(partial(asked.compute, study), **{**given, "out": path, "study": study})
-        store.remove()
+    with alone(path):
+        study, given = _joined(into, dict(context.params))
+        with checkpoints(parts, "probes", resume=resume) as store, progress_bar(quiet) as progress:
+            asked.options.update(cluster=given["cluster"], checkpoints=store.folder / "steps", progress=progress)
+            gathered(partial(asked.compute, study), **{**given, "out": path, "study": study})
+            store.remove()
 
 
-def _joined(out: Path | None, into: Path | None, given: dict[str, Any]) -> tuple[Path, Study | None, dict[str, Any]]:
-    """Where to write; the study to add to; and the options, those not given taken from that study."""
+def _joined(into: Path | None, given: dict[str, Any]) -> tuple[Study | None, dict[str, Any]]:
+    """The study to add to, and the options, those not given taken from that study."""
     from attnprobe.records import open_study
 
     if into is None:
-        if out is None:
-            raise InputError("nowhere to write the probes: give --out, or --into an existing study.")
-        return out, None, {**given, "cluster": given["cluster"] or "document"}
+        return None, {**given, "cluster": given["cluster"] or "document"}
     study = open_study(into)
     plan = json.loads(str(study.attributes.get("plan", "{}")))
     for name in ("max_sentences", "cluster"):
@@ -139,7 +140,7 @@ def _joined(out: Path | None, into: Path | None, given: dict[str, Any]) -> tuple
     corpus = str(study.attributes.get("corpus", "bundled treebank"))
     if given["corpus"] is None and corpus != "bundled treebank":
         given["corpus"] = corpus
-    return out or into, study, {**given, "cluster": given["cluster"] or "document"}
+    return study, {**given, "cluster": given["cluster"] or "document"}
 
 
 @dataclass(frozen=True)

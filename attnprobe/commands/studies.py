@@ -61,13 +61,15 @@ def importance(
 ) -> None:
     """How much hangs on each head: gradients of a gate, and ablation to zero, mean or uniform attention."""
     check_writable(out)
+    from attnprobe.checkpoint import alone
     from attnprobe.heads.importance import KINDS, measure_importance
 
     def compute(loaded: Model, corpus: Iterable[Sentence]) -> dict[str, xr.Dataset]:
         chosen = names_in(kinds) or list(KINDS)
         return {"/importance": measure_importance(loaded, corpus, kinds=chosen, max_sentences=sentences, seed=seed)}
 
-    gathered(compute, **context.params)
+    with alone(out):
+        gathered(compute, **context.params)
 
 
 def compare(
