@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from attnprobe.errors import InputError, explain, near_names
 from attnprobe.models.inputs import accepted_inputs, forward_inputs
+from attnprobe.models.memory import enough_memory
 from attnprobe.models.model import Model
 from attnprobe.records import Sentence
 from attnprobe.text.align import PAD, Encoded
@@ -141,11 +142,12 @@ def mask_token(model: Model) -> int:
 def observe(model: Model, batch: Given) -> Tensor:
     """The final states at unit length [row token dim], or the loss of each token in nats [row token]."""
     inputs = forward_inputs(model, batch.inputs)
-    if batch.targets is None:
-        return functional.normalize(model.backbone(**inputs).last_hidden_state, dim=-1)
-    logits = model.module(**inputs).logits
-    logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
-    losses = functional.cross_entropy(logits, batch.targets.flatten(), reduction="none")
+    with enough_memory(model, batch.scored):
+        if batch.targets is None:
+            return functional.normalize(model.backbone(**inputs).last_hidden_state, dim=-1)
+        logits = model.module(**inputs).logits
+        logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+        losses = functional.cross_entropy(logits, batch.targets.flatten(), reduction="none")
     return losses.view(batch.targets.shape)
 
 

@@ -23,6 +23,7 @@ from attnprobe.models.capture import ModelLike, as_model, record
 from attnprobe.models.flow import flowing
 from attnprobe.models.interface import Pending, Result, editing
 from attnprobe.models.intervene import ablating, mean_contexts
+from attnprobe.models.memory import enough_memory
 from attnprobe.models.model import Model
 from attnprobe.records import Sentence
 from attnprobe.stream import RatioSums
@@ -188,7 +189,8 @@ def _measure(run: _Run, data: Given, sentences: Sequence[Sentence]) -> tuple[np.
         before = _watch.observe(model, data)
         for number, kind in enumerate(run.kinds):
             if kind == "gradient":
-                values[number] = _gradients(run, data, sentences)
+                with enough_memory(model, data.scored):
+                    values[number] = _gradients(run, data, sentences)
                 continue
             for layer, head in run.heads():
                 with ablating(model, [(layer, head)], how=ABLATIONS[kind], means=run.means or None):

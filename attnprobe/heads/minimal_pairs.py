@@ -18,6 +18,7 @@ from attnprobe.heads import _watch
 from attnprobe.models.capture import ModelLike, as_model, record
 from attnprobe.models.inputs import forward_inputs
 from attnprobe.models.intervene import ablating, mean_contexts
+from attnprobe.models.memory import enough_memory
 from attnprobe.models.model import Model
 from attnprobe.models.texts import encode
 from attnprobe.stream import RatioSums, holm, t_quantile, wilson
@@ -137,9 +138,10 @@ def _batch(model: Model, texts: Sequence[str], kind: str) -> _Batch:
 @torch.no_grad()
 def _scores(model: Model, batch: _Batch) -> np.ndarray:
     """Log-likelihood of each sentence, in nats."""
-    logits = model.module(**forward_inputs(model, batch.inputs)).logits[batch.row, batch.position]
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    found = torch.log_softmax(logits, -1).gather(1, batch.token[:, None])[:, 0].cpu().double()
+    with enough_memory(model, batch.inputs["input_ids"]):
+        logits = model.module(**forward_inputs(model, batch.inputs)).logits[batch.row, batch.position]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        found = torch.log_softmax(logits, -1).gather(1, batch.token[:, None])[:, 0].cpu().double()
     return found.new_zeros(batch.n).index_add_(0, batch.sentence, found).numpy()
 
 

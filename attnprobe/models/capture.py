@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attnprobe.attention.call import AttentionCall
-from attnprobe.errors import CaptureError, EnvironmentFailure, InputError, explain, near_names
+from attnprobe.errors import CaptureError, InputError, explain, near_names
 from attnprobe.models import scope
 from attnprobe.models.captured import Capture, with_pattern
 from attnprobe.models.flow import flowing
@@ -18,9 +18,9 @@ from attnprobe.models.hooks import hooking
 from attnprobe.models.inputs import Encoded, accepted_inputs, from_model_inputs
 from attnprobe.models.interface import recording
 from attnprobe.models.load import load
+from attnprobe.models.memory import enough_memory
 from attnprobe.models.model import Model
 from attnprobe.models.recorder import Recorder, counting_passes
-from attnprobe.models.sources import first_line
 from attnprobe.models.texts import Text, encode
 
 ModelLike = Model | str | tuple[Any, Any] | nn.Module
@@ -28,9 +28,6 @@ ModelLike = Model | str | tuple[Any, Any] | nn.Module
 
 ROUTES = (scope.AUTO, scope.INTERFACE, scope.FLOW, scope.HOOKS)
 """By what means calls are seen."""
-
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-"""What torch says on GPUs, on the CPU, and on the CPU of Windows."""
 
 DEFAULT_BUDGET = 4 * 2**30
 """Bytes that a capture may keep unless told otherwise."""
@@ -143,19 +140,11 @@ def run_forward(
     """
     recorder = Recorder(model.module, each)
     recorder.batch = encoded.batch_size
-    try:
-        with _listening(model, recorder, route), torch.no_grad():
-            if max_new_tokens is None:
-                model.backbone(**encoded.inputs)
-            else:
-                _generate(model, encoded, recorder, max_new_tokens)
-    except RuntimeError as error:  # CUDA has a class of its own for it, MPS and the CPU have not
-        if not any(told in str(error) for told in _NO_MEMORY):
-            raise
-        got = f"{encoded.batch_size} sequences of {encoded.length} tokens ({first_line(error)})"
-        remedy = "Use smaller batches (batch_tokens), shorter texts, or dtype='bfloat16'"
-        what = "there is too little memory for this batch"
-        raise EnvironmentFailure(explain(what, where=str(model.device), got=got, remedy=remedy)) from error
+    with enough_memory(model, encoded.real), _listening(model, recorder, route), torch.no_grad():
+        if max_new_tokens is None:
+            model.backbone(**encoded.inputs)
+        else:
+            _generate(model, encoded, recorder, max_new_tokens)
     if recorder.seen == 0:
         raise _nothing_captured(model, recorder, route)
     return recorder

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnprobe.errors import CaptureError, InputError
+from attnprobe.errors import CaptureError, EnvironmentFailure, InputError
 from attnprobe.heads import _watch, importance
 from attnprobe.heads.importance import KINDS, measure_importance
 from attnprobe.models.interface import editing
@@ -335,3 +335,37 @@ def test_nothing_of_the_model_is_changed():
     assert all(weight.grad is None for weight in model.module.parameters())
     with editing(lambda call, run: run(call)), torch.no_grad():
         model.module(input_ids=torch.tensor([[1, 9, 2]]))
+
+
+def exhausted(model, after, *, backward=False):
+    """From the `after`th pass on, the model's embeddings, or their gradient, ask for more memory than there is."""
+    passes = []
+
+    def greedy(*_rest):
+        return torch.empty(1 << 60, dtype=torch.uint8)
+
+    def hook(_module, _inputs, output):
+        passes.append(True)
+        if len(passes) <= after:
+            return
+        if not backward:
+            greedy()
+        elif output[0].requires_grad:
+            output[0].register_hook(greedy)
+
+    return model.module.base_model.encoder.register_forward_hook(hook)
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "backward"),
+    [("ablation_zero", 1, False), ("ablation_zero", 4, False), ("gradient", 3, True)],
+)
+def test_too_little_memory_is_told(kind, after, backward):
+    """In the first look at the model, in taking heads out, and where gradients are taken."""
+    model = tiny("bert")
+    told = r"too little memory for this batch at cpu: got \d sequences of \d+ tokens .*Use smaller batches"
+    hook = exhausted(model, after, backward=backward)
+    with pytest.raises(EnvironmentFailure, match=told):
+        measure_importance(model, SENTENCES, kinds=[kind])
+    hook.remove()
+    measure_importance(model, SENTENCES, kinds=[kind])

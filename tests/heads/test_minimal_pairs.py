@@ -10,7 +10,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from attnprobe import capture, load
-from attnprobe.errors import InputError
+from attnprobe.errors import EnvironmentFailure, InputError
 from attnprobe.heads.minimal_pairs import ALL, change_interval, pair_accuracy
 from attnprobe.text.benchmarks_blimp import MinimalPair, read_blimp
 from tests.oracles import importance_weights as oracle
@@ -200,3 +200,17 @@ def test_a_head_that_a_trained_model_needs_for_agreement_is_found(tmp_path, tell
     looks = [subject_share((module, tokenizer), pair.good) for pair in pairs[:40]]
     assert np.unravel_index(int(np.mean(looks, 0).argmax()), change.shape) == (layer, head)
     assert float(np.nanmin(before["change_high"].sel(paradigm="attractor"))) > -0.2
+
+
+def test_too_little_memory_is_told(pairs):
+    """Beyond the first pass, which only looks at the modules."""
+    model, passes = language_model("bert"), []
+
+    def greedy(*_rest):
+        passes.append(True)
+        if len(passes) > 1:
+            torch.empty(1 << 60, dtype=torch.uint8)
+
+    model.module.base_model.register_forward_hook(greedy)
+    with pytest.raises(EnvironmentFailure, match="too little memory for this batch at cpu: got .*Use smaller batches"):
+        pair_accuracy(model, pairs)
