@@ -86,6 +86,10 @@ def measured(place: Place) -> Numbers:
     return of_study(run(model_of(place, attn="sdpa"), SENTENCES, sinks="both", extras=EXTRAS, examples=0))
 
 
+def in_two_stacks(place: Place) -> Numbers:
+    return of_study(run(model_of(place, "bart", specials=False), SENTENCES, extras=["clusters"], examples=2))
+
+
 def half(place: Place) -> Numbers:
     model = load((place(build("bert", attn="sdpa").bfloat16()), byte_tokenizer()))
     return of_study(run(model, SENTENCES, examples=0, extras=EXTRAS))
@@ -177,7 +181,7 @@ def changed(place: Place) -> Numbers:
 CHECKS = {
     check.__name__: check
     for check in (
-        *(measured, half, scored, with_evidence, weighed, causal, paired, mixed),
+        *(measured, in_two_stacks, half, scored, with_evidence, weighed, causal, paired, mixed),
         *(probed, probed_in_a_run, trees_probed, captured, generated, changed),
     )
 }
