@@ -33,19 +33,19 @@ from attnprobe.text.drops import Drops
 
 @dataclass(frozen=True)
 class Costs:
-    """What a run costs, in seconds unless said; the values are those measured on two shared x86-64 cores, MiniLM, all metrics and relations."""
+    """What a run costs, in seconds unless said; the values are those measured on two x86-64 cores, MiniLM, all metrics and relations."""
 
     rate: float = 2650.0
     """Tokens a second of one worker."""
     reading: float = 108_000.0
     """Tokens a second that the driver reads and encodes."""
-    take_in: float = 0.08
+    take_in: float = 0.03
     """For each shard: fetching its sums, writing them to disk, adding them up."""
-    hand_out: float = 0.03
+    hand_out: float = 0.01
     """For each shard: packing it for a worker."""
     cluster: float = 5.0
     """Reaching or starting the cluster."""
-    worker: float = 10.0
+    worker: float = 4.0
     """Starting a worker: a process, its imports, the model."""
     shard: int = 34_000
     """Tokens of a shard."""
