@@ -7,6 +7,8 @@ number of workers nor who was faster changes a number, as long as every worker r
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -29,15 +31,33 @@ TRIES = 3
 PATIENCE = 600
 """Seconds to wait for a first worker, or for another when all are gone: large clusters start machines on demand."""
 
+ANSWER = 30
+"""Seconds that a cluster has to answer at its address."""
+
 
 def engine_of(
-    name: str, *, address: str | None = None, workers: int | None = None, gpus_per_worker: float = 0.0
+    name: str,
+    *,
+    address: str | None = None,
+    workers: int | None = None,
+    gpus_per_worker: float = 0.0,
+    device: torch.device | None = None,
 ) -> Engine:
-    """The engine of that name: `local` (this process) or `ray`."""
+    """The engine of that name: `local` (this process), which takes no options, or `ray`.
+
+    With `device`, where the model will be, a number of GPUs that does not go with it is refused at once, not when the run begins.
+    """
     if name not in ENGINES:
         raise InputError(f"unknown engine {name!r}; {near_names(name, ENGINES)}.")
     if name == "local":
+        given = {"--address": address, "--workers": workers, "--gpus-per-worker": gpus_per_worker or None}
+        refused = " and ".join(option for option, value in given.items() if value is not None)
+        if refused:
+            remedy = "Give --engine ray as well, or leave it out"
+            raise InputError(explain("the engine local runs in this process alone", got=refused, remedy=remedy))
         return in_process
+    if device is not None:
+        _refuse_other_device(device, gpus_per_worker)
     return ray_engine(address=address, workers=workers, gpus_per_worker=gpus_per_worker)
 
 
@@ -46,17 +66,14 @@ def ray_engine(*, address: str | None = None, workers: int | None = None, gpus_p
 
     `address` is a running cluster's, such as `auto`; None starts one on this machine for the run. Each worker takes as many CPUs as this
     process has threads, and computes with as many. A shard whose worker dies is run again by another, up to three times; a worker that cannot
-    be had (its machine is gone) holds nothing up. Raises `InputError` where Ray is not installed, `EnvironmentFailure` where the cluster
-    cannot be had, its workers run other versions, or a shard fails every time.
+    be had (its machine is gone) holds nothing up. Raises `InputError` where Ray is not installed; the engine raises `EnvironmentFailure` where
+    the cluster cannot be had, its workers run other versions, or a shard fails every time.
     """
+    ray = _ray()
 
     def run(model: Model, options: Options, jobs: Iterator[Job], advance: Advance) -> Iterator[tuple[int, ShardSums]]:
-        ray = _ray()
         started = not ray.is_initialized()
-        if bool(gpus_per_worker) != (model.device.type != "cpu"):
-            remedy = "Give --device cuda and --gpus-per-worker together: the study says what it was measured on"
-            got = f"a model on {model.device.type} and {gpus_per_worker:g} GPUs a worker"
-            raise InputError(explain("cannot share shards out", got=got, remedy=remedy))
+        _refuse_other_device(model.device, gpus_per_worker)
         if started:
             _connect(ray, address, workers)
         try:
@@ -66,6 +83,13 @@ def ray_engine(*, address: str | None = None, workers: int | None = None, gpus_p
                 ray.shutdown()
 
     return run
+
+
+def _refuse_other_device(device: torch.device, gpus: float) -> None:
+    if bool(gpus) != (device.type != "cpu"):
+        remedy = "Give --device cuda and --gpus-per-worker together: the study says what it was measured on"
+        got = f"a model on {device.type} and {gpus:g} GPUs a worker"
+        raise InputError(explain("cannot share shards out", got=got, remedy=remedy))
 
 
 def _ray() -> Any:
@@ -84,12 +108,25 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
     here: dict[str, Any] = {"include_dashboard": False, "configure_logging": False}
     if workers is not None:
         here["num_cpus"] = workers * torch.get_num_threads()
+    if address is not None:
+        _refuse_silent(address)
     try:
         ray.init(address=address, log_to_driver=False, **(here if address is None else {}))
     except Exception as error:
         raise EnvironmentFailure(
             explain("cannot reach a Ray cluster", where=address or "this machine", got=_first_line(error))
         ) from error
+
+
+def _refuse_silent(address: str) -> None:
+    """Raise where no cluster answers in time. Asked in another process, which can be stopped: Ray itself waits for minutes."""
+    asked = [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)", address]
+    try:
+        subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER)
+    except subprocess.TimeoutExpired as error:
+        remedy = "Does it run (`ray status` on its head), is this its port (6379 unless told), and does a firewall let it through?"
+        what, expected = "no Ray cluster answers", f"an answer within {ANSWER} s"
+        raise EnvironmentFailure(explain(what, where=address, expected=expected, got="none", remedy=remedy)) from error
 
 
 def on_cpu(module: nn.Module) -> nn.Module:

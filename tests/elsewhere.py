@@ -224,7 +224,7 @@ def device_elsewhere(type_: str, patch: pytest.MonkeyPatch) -> Iterator[Device]:
     """There is a device of this type, as far as `load` and torch's factories ask, and its mode is entered."""
     patch.setattr(torch.cuda, "_lazy_init", lambda: None)
     patch.setattr(torch, "Event", _Event)  # generation waits for one on MPS
-    patch.setattr("attnprobe.models.load._device", torch.device)
+    patch.setattr("attnprobe.models.load.device_of", torch.device)
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor` makes it here, and moves it by an operation that is seen
     try:

@@ -251,6 +251,17 @@ def test_bad_corpora_are_refused_with_file_and_line(attnprobe, content, parts):
     assert [p.name for p in Path().iterdir()] == ["bad.conllu"]
 
 
+def test_what_ray_cannot_do_is_told_before_the_model_is_loaded(attnprobe, monkeypatch):
+    monkeypatch.setattr("attnprobe.models.load.load", lambda *_, **__: pytest.fail("loaded"))
+    code, _, err = attnprobe("heads", "minilm", "--out", "s.nc", "--engine", "ray", "--gpus-per-worker", 1)
+    assert code == 2, err
+    assert "--device cuda and --gpus-per-worker together" in err
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, _, err = attnprobe("heads", "minilm", "--out", "s.nc", "--engine", "ray")
+    assert code == 2, err
+    assert "pip install 'attnprobe[ray]'" in err
+
+
 def test_skip_invalid_leaves_out_and_counts(attnprobe):
     Path("bad.conllu").write_text(GOOD.replace("2\tnsubj", "9\tnsubj", 1))
     code, out, err = attnprobe("heads", "minilm", "--corpus", "bad.conllu", "--out", "s.nc", "--skip-invalid", "--json")
@@ -277,6 +288,8 @@ def test_skip_invalid_leaves_out_and_counts(attnprobe):
         (("heads", "minilm", "--out", "s.nc", "--extras", "tree"), 2, ["tree", "near names: trees"]),
         (("heads", "minilm", "--out", "s.nc", "--unit", "page"), 2, ["sentence or passage", "page"]),
         (("heads", "minilm", "--out", "s.nc", "--cluster", "page"), 2, ["document or sentence", "page"]),
+        (("heads", "minilm", "--out", "s.nc", "--workers", 2), 2, ["local", "--workers", "--engine ray"]),
+        (("report", "minilm", "--address", "auto"), 2, ["local", "--address", "--engine ray"]),
         (("report", "minilm", "--out", "no/such/page.html"), 2, ["existing folder"]),
         (("report", "gone.nc"), 2, ["gone.nc"]),
         (("capture", "minilm"), 2, ["--text"]),

@@ -349,15 +349,15 @@ def test_the_stand_in_counts_waits(what, waits, monkeypatch):
 def test_auto_takes_cuda_then_mps_then_the_cpu(gpus, mps, chosen, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert loading._device("auto") == torch.device(chosen)
-    assert loading._device("cpu") == torch.device("cpu")
+    assert loading.device_of("auto") == torch.device(chosen)
+    assert loading.device_of("cpu") == torch.device("cpu")
     for kind, count in (("cuda", gpus), ("mps", int(mps))):
         if count:
-            assert loading._device(kind) == torch.device(kind)
-            assert loading._device(f"{kind}:{count - 1}") == torch.device(kind, count - 1)
+            assert loading.device_of(kind) == torch.device(kind)
+            assert loading.device_of(f"{kind}:{count - 1}") == torch.device(kind, count - 1)
         for name in [f"{kind}:{count}", *([] if count else [kind])]:
             with pytest.raises(InputError, match=f"the device '{name}' is not available here. Use `cpu`, or `auto`"):
-                loading._device(name)
+                loading.device_of(name)
 
 
 def test_float64_weights_are_refused_on_mps(monkeypatch):

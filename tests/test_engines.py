@@ -3,6 +3,9 @@
 Whatever starts Ray is slow: Ray gives itself 30 seconds to start, which a busy machine does not always keep.
 """
 
+import socket
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +50,45 @@ def cluster():
 def test_unknown_engines_list_the_near_ones():
     with pytest.raises(InputError, match="unknown engine 'rray'; near names: ray"):
         engine_of("rray")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"workers": 2}, "got --workers"),
+        ({"address": "auto"}, "got --address"),
+        ({"gpus_per_worker": 0.5, "workers": 1}, "got --workers and --gpus-per-worker"),
+    ],
+)
+def test_the_local_engine_takes_no_options(options, told):
+    with pytest.raises(InputError, match=f"local runs in this process alone: {told}. Give --engine ray"):
+        engine_of("local", **options)
+
+
+def test_ray_is_told_to_be_missing_before_anything_runs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="the engine ray is not installed.*pip install"):
+        engine_of("ray", device=torch.device("cpu"))
+
+
+def test_gpus_that_do_not_go_with_the_device_are_told_before_anything_runs():
+    with pytest.raises(InputError, match="a model on cpu and 2 GPUs a worker.*--device cuda and --gpus-per-worker"):
+        engine_of("ray", gpus_per_worker=2, device=torch.device("cpu"))
+    with pytest.raises(InputError, match="a model on cuda and 0 GPUs a worker"):
+        engine_of("ray", device=torch.device("cuda"))
+
+
+def test_an_address_where_nothing_answers_is_given_up(monkeypatch):
+    """A port that takes connections and says nothing; Ray itself would wait for minutes."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr(engines, "ANSWER", 1.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        told = (
+            rf"no Ray cluster answers at {address}: expected an answer within 1.5 s, got none. .*`ray status`.*firewall"
+        )
+        with pytest.raises(EnvironmentFailure, match=told):
+            engines._connect(engines._ray(), address, None)
 
 
 def test_shards_in_any_order_fold_to_the_same_bits(minilm, local):

@@ -195,12 +195,13 @@ def _run(
     """The options of `report` and `heads` that say what to measure; those of `PASSED_ON` go to `run` as they are."""
     import attnprobe.data
     from attnprobe.engines import engine_of
-    from attnprobe.models.load import load
+    from attnprobe.models.load import device_of, load
     from attnprobe.probes.tasks import choose_tasks
     from attnprobe.study import refuse_unknown_names, run
     from attnprobe.text.corpus import read_corpus
 
-    chosen = engine_of(engine, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
+    shares = {"address": address, "workers": workers, "gpus_per_worker": gpus_per_worker}
+    chosen = engine_of(engine, **shares, device=device_of(device))  # type: ignore[arg-type]
     wanted = [name for name in names_in(extras) or () if name != "none"]
     refuse_unknown_names(names_in(metrics) or (), names_in(relations) or (), names_in(scorers) or (), wanted)
     tasks = choose_tasks(names_in(probes) or ()) if probes else []

@@ -66,7 +66,7 @@ def load(
         given = {"head": head, "attn": attn, "dtype": dtype, "device": device, "revision": revision}
         _refuse_options({**given, "trust_remote_code": trust_remote_code or None})
         return model if isinstance(model, Model) else _from_memory(model)
-    chosen_device = _device(device or "cpu")
+    chosen_device = device_of(device or "cpu")
     options = _options(attn, dtype, revision, trust_remote_code)
     _refuse_unknown("head", head, HEADS)
     name = os.fspath(model)
@@ -119,7 +119,8 @@ def _from_memory(pair: tuple[Any, Any]) -> Model:
     return Model(module, pair[1], name, no_tokenizer="" if pair[1] is not None else "none was given")
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of that name, `auto` being the best there is; raises `InputError` for what is unknown or not here."""
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if name == "auto":
         return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if counts[kind]))
