@@ -131,6 +131,18 @@ def test_pages_of_saved_studies_are_joined_and_compared(attnprobe, tmp_path):
     assert "What changed from A to B" in (tmp_path / "again.html").read_text(encoding="utf-8")
 
 
+def test_a_corpus_may_be_several_files_in_several_formats(attnprobe, corpus, tmp_path):
+    (tmp_path / "more.txt").write_text("The old dogs chased two cats .\n")
+    chosen = ("--metrics", "entropy", "--json")
+    given = ("--corpus", corpus, "--corpus", "more.txt")
+    alone = json.loads(attnprobe("heads", "minilm", "--corpus", corpus, "--out", "a.nc", *chosen)[1])
+    code, out, _ = attnprobe("heads", "minilm", *given, "--out", "b.nc", *chosen)
+    assert code == 0
+    both = json.loads(out)
+    assert both["sentences_kept"] == alone["sentences_kept"] + 1
+    assert both["corpus"] == f"{corpus}, more.txt"
+
+
 def test_heads_takes_all_that_run_takes_by_name(attnprobe, corpus):
     options = ("--scorers", "weights,norms", "--extras", "patterns,trees", "--unit", "passage", "--sinks", "both")
     options += ("--controls", "--causal", "--cluster", "sentence", "--margin", 0.1, "--totals")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,9 +49,11 @@ from attnprobe.commands.options import (
 from attnprobe.errors import EnvironmentFailure, InputError, explain
 
 if TYPE_CHECKING:
-    from attnprobe.records import Study
+    from attnprobe.records import Sentence, Study
 
 
+BUNDLED = "bundled treebank"
+"""What the corpus of a run without `--corpus` is called."""
 REPORT_EXTRAS = "patterns,histograms,clusters,examples"
 """What the page is better for and what costs little beside the pass itself; `trees` take longer than all the rest."""
 PASSED_ON = (
@@ -173,7 +175,7 @@ def heads(
 def _run(
     *,
     model: str,
-    corpus: str | None,
+    corpus: list[str] | None,
     metrics: str | None,
     relations: str | None,
     scorers: str,
@@ -193,20 +195,17 @@ def _run(
     **others: Any,
 ) -> Study:
     """The options of `report` and `heads` that say what to measure; those of `PASSED_ON` go to `run` as they are."""
-    import attnprobe.data
     from attnprobe.engines import engine_of
     from attnprobe.models.load import device_of, load
     from attnprobe.probes.tasks import choose_tasks
     from attnprobe.study import refuse_unknown_names, run
-    from attnprobe.text.corpus import read_corpus
 
     shares = {"address": address, "workers": workers, "gpus_per_worker": gpus_per_worker}
     chosen = engine_of(engine, **shares, device=device_of(device))  # type: ignore[arg-type]
     wanted = [name for name in names_in(extras) or () if name != "none"]
     refuse_unknown_names(names_in(metrics) or (), names_in(relations) or (), names_in(scorers) or (), wanted)
     tasks = choose_tasks(names_in(probes) or ()) if probes else []
-    source = corpus if corpus is not None else str(attnprobe.data.path("bundled"))
-    sentences = read_corpus(source, skip_invalid=skip_invalid)
+    sentences, called = corpus_of(corpus, skip_invalid)
     loaded = load(model, attn=attn, dtype=dtype, device=device)
     with progress_bar(quiet) as progress:
         return run(
@@ -217,13 +216,23 @@ def _run(
             scorers=names_in(scorers) or ["weights"],
             extras=wanted,
             probes=tasks,
-            corpus=corpus or "bundled treebank",
+            corpus=called,
             out=result,
             resume=resume,
             engine=chosen,
             progress=progress,
             **{name: others[name] for name in PASSED_ON},
         )
+
+
+def corpus_of(given: list[str] | None, skip_invalid: bool) -> tuple[Iterable[Sentence], str]:
+    """What `--corpus` names, to be read, and what it is called in the study."""
+    import attnprobe.data
+    from attnprobe.text.corpus import read_corpus
+
+    if not given:
+        return read_corpus(attnprobe.data.path("bundled"), skip_invalid=skip_invalid), BUNDLED
+    return read_corpus(given[0] if len(given) == 1 else given, skip_invalid=skip_invalid), ", ".join(given)
 
 
 def names_in(given: str | None) -> list[str] | None:

@@ -9,10 +9,10 @@ import typer
 
 ModelName = Annotated[str, typer.Argument(help="Short name (minilm), folder, or hub id.")]
 Corpus = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--corpus",
-        help="CoNLL-U, text, JSON lines or Parquet; a file, a glob, dataset:NAME, or - for standard input. Default: the bundled treebank.",
+        help="CoNLL-U, text, JSON lines or Parquet; a file, a glob, dataset:NAME, or - for standard input; repeatable. Default: the bundled treebank.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]

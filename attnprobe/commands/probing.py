@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnprobe.commands.measuring import check_writable, names_in, progress_bar
+from attnprobe.commands.measuring import BUNDLED, check_writable, names_in, progress_bar
 from attnprobe.commands.options import (
     Attn,
     Corpus,
@@ -137,9 +137,9 @@ def _joined(into: Path | None, given: dict[str, Any]) -> tuple[Study | None, dic
     plan = json.loads(str(study.attributes.get("plan", "{}")))
     for name in ("max_sentences", "cluster"):
         given[name] = given[name] if given[name] is not None else plan.get(name)
-    corpus = str(study.attributes.get("corpus", "bundled treebank"))
-    if given["corpus"] is None and corpus != "bundled treebank":
-        given["corpus"] = corpus
+    corpus = str(study.attributes.get("corpus", BUNDLED))
+    if not given["corpus"] and corpus != BUNDLED:
+        given["corpus"] = [corpus]
     return study, {**given, "cluster": given["cluster"] or "document"}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnprobe.commands.measuring import check_writable, names_in
+from attnprobe.commands.measuring import check_writable, corpus_of, names_in
 from attnprobe.commands.options import (
     Attn,
     Corpus,
@@ -136,7 +136,7 @@ def gathered(
     *,
     model: str,
     out: Path,
-    corpus: str | None,
+    corpus: list[str] | None,
     max_sentences: int | None,
     seed: int,
     device: str,
@@ -151,14 +151,10 @@ def gathered(
     **_elsewhere: Any,
 ) -> None:
     """Compute tables over a corpus and write them to `out`: a study of their own, or together with those of `study`."""
-    import attnprobe.data
     from attnprobe.models.load import load
     from attnprobe.study import gather
-    from attnprobe.text.corpus import read_corpus
 
-    source = read_corpus(
-        corpus if corpus is not None else str(attnprobe.data.path("bundled")), skip_invalid=skip_invalid
-    )
+    source, called = corpus_of(corpus, skip_invalid)
     loaded = load(model, head=head, attn=attn, dtype=dtype, device=device)
     found = gather(
         loaded,
@@ -168,7 +164,7 @@ def gathered(
         cluster=cluster,
         max_sentences=max_sentences,
         unverified=unverified,
-        corpus=corpus or "bundled treebank",
+        corpus=called,
         into=study,
     )
     found.save(out)
