@@ -242,6 +242,16 @@ def test_list_prints_where_each_is_defined(attnprobe):
 
 
 @pytest.mark.parametrize(
+    ("more", "told"),
+    [((), "about 0.2 MB will be kept\n"), (("--json",), "about 0.2 MB will be kept\n"), (("--quiet",), "")],
+)
+def test_capture_says_what_it_will_keep_unless_quiet(attnprobe, more, told):
+    code, out, err = attnprobe("capture", "minilm", "--text", "a cat sat", "--out", "c.safetensors", *more)
+    assert (code, err) == (0, told)
+    assert "MB" not in out
+
+
+@pytest.mark.parametrize(
     ("content", "parts"),
     [
         (b"", ["empty"]),

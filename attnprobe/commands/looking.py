@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,7 +63,8 @@ def capture(
     if not text:
         raise InputError("nothing to capture: give at least one --text.")
     loaded = load(model, attn=attn, dtype=dtype, device=device)
-    taken = capture_model(loaded, text, route=route, max_bytes=int(max_mb * 2**20))
+    with _told(quiet):
+        taken = capture_model(loaded, text, route=route, max_bytes=int(max_mb * 2**20))
     written = taken.save(out)
     result = {
         "capture": str(written.resolve()),
@@ -72,6 +76,21 @@ def capture(
         if as_json
         else f"{len(taken.layers)} layers of {len(text)} text(s) saved to {written.resolve()}"
     )
+
+
+@contextmanager
+def _told(quiet: bool) -> Iterator[None]:
+    """What the library logs about the size of a capture, on standard error."""
+    log = logging.getLogger("attnprobe.models.budget")
+    handler, level = logging.StreamHandler(), log.level
+    if not quiet:
+        log.setLevel(logging.INFO)
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def _print_verification(checked: Verification) -> None:

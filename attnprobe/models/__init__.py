@@ -7,7 +7,7 @@ _HOME = {
     "attention_of": "attnprobe.models.modules",
     "encoder_block_of": "attnprobe.models.modules",
     "load_capture": "attnprobe.models.saved",
-    "estimate_bytes": "attnprobe.models.capture",
+    "estimate_bytes": "attnprobe.models.budget",
     "ablating": "attnprobe.models.intervene",
     "mean_contexts": "attnprobe.models.intervene",
     "replacing_patterns": "attnprobe.models.intervene",

@@ -12,6 +12,7 @@ from torch import nn
 from attnprobe.attention.call import AttentionCall
 from attnprobe.errors import CaptureError, InputError, explain, near_names
 from attnprobe.models import scope
+from attnprobe.models.budget import DEFAULT_BUDGET, estimate_bytes, refuse_over, tell_need
 from attnprobe.models.captured import Capture, with_pattern
 from attnprobe.models.flow import flowing
 from attnprobe.models.hooks import hooking
@@ -28,9 +29,6 @@ ModelLike = Model | str | tuple[Any, Any] | nn.Module
 
 ROUTES = (scope.AUTO, scope.INTERFACE, scope.FLOW, scope.HOOKS)
 """By what means calls are seen."""
-
-DEFAULT_BUDGET = 4 * 2**30
-"""Bytes that a capture may keep unless told otherwise."""
 
 
 def capture(
@@ -52,7 +50,8 @@ def capture(
     `auto` (the attention-function interface where a module uses it, the flow of tensors elsewhere), one of the two, or `hooks`
     (BERT-like).
 
-    The model's outputs are the same bits as without capture; its configuration is not touched.
+    The model's outputs are the same bits as without capture; its configuration is not touched. What will be kept is logged (INFO, by
+    `attnprobe.models.budget`) before the model runs.
 
     Raises `CaptureError` in train mode, when nothing was captured, or when more than `max_bytes` would be kept; `InputError`
     for empty or too long texts, and inputs the model does not take.
@@ -64,7 +63,10 @@ def capture(
     """
     model = as_model(model)
     encoded = inputs_of(model, text, model_inputs, text_pair=text_pair)
-    _refuse_over_budget(estimate_bytes(model, encoded.batch_size, encoded.length), max_bytes)
+    target = 0 if encoded.target_real is None else encoded.target_real.shape[1]
+    needed = estimate_bytes(model, encoded.batch_size, encoded.length, target=target, max_new_tokens=max_new_tokens)
+    refuse_over(needed, max_bytes)
+    tell_need(needed)
     calls: list[AttentionCall] = []
     kept = 0
 
@@ -73,7 +75,7 @@ def capture(
         if pattern and call.pattern is None:
             call = with_pattern(call)
         kept += sum(t.nbytes for t in (call.q, call.k, call.v, call.context, call.pattern) if t is not None)
-        _refuse_over_budget(kept, max_bytes)
+        refuse_over(kept, max_bytes)
         calls.append(call)
 
     seen = run_forward(model, encoded, keep, route=route, max_new_tokens=max_new_tokens)
@@ -233,27 +235,3 @@ def _generate(model: Model, encoded: Encoded, recorder: Recorder, max_new_tokens
         model.module.generate(  # type: ignore[operator]
             **inputs, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens, do_sample=False, num_beams=1
         )
-
-
-def _refuse_over_budget(needed: int, max_bytes: int) -> None:
-    if needed > max_bytes:
-        raise CaptureError(
-            explain(
-                "this capture would keep too much",
-                expected=f"at most {max_bytes / 2**20:,.0f} MB",
-                got=f"{needed / 2**20:,.0f} MB or more",
-                remedy="Capture fewer or shorter texts, use `record`, or raise `max_bytes` (--max-mb)",
-            )
-        )
-
-
-def estimate_bytes(model: Model, batch: int, length: int) -> int:
-    """About how many bytes `capture` keeps: q, k, v, context and the pattern of every layer; 0 where the config does not say."""
-    config = model.text_config
-    layers = getattr(config, "num_hidden_layers", None) or 0
-    heads = getattr(config, "num_attention_heads", None) or 0
-    hidden = getattr(config, "hidden_size", None) or 0
-    if not all(isinstance(value, int) for value in (layers, heads, hidden)):
-        return 0
-    element = next(model.module.parameters()).element_size()
-    return layers * batch * length * (4 * hidden + heads * length) * element

@@ -470,6 +470,56 @@ def test_the_estimate_is_what_minilm_takes(minilm):
     assert estimate_bytes(minilm, 2, 6) == needed
 
 
+def kept(taken):
+    """Bytes that the tensors of a capture keep alive, each once."""
+    tensors = [getattr(call, f.name) for call in taken.layers for f in fields(AttentionCall)]
+    tensors += [value for call in taken.layers for step in call.steps or () for value in (step.value, step.where)]
+    storages = [value.untyped_storage() for value in tensors if isinstance(value, torch.Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+@pytest.mark.parametrize("family", [name for name, tiny in TINY.items() if tiny.reads == "text"])
+@pytest.mark.parametrize("attn", ["eager", "sdpa"])
+def test_the_estimate_is_near_what_is_kept(family, attn):
+    """Between what is foretold and twice as much, whatever the numbers of heads, layers and stacks."""
+    if attn == "sdpa" and (TINY[family].eager_only or not TINY[family].on_interface):
+        return
+    model = tiny_model(family, attn=attn)
+    taken = capture(model, **inputs_for(family))
+    target = 0 if taken.encoded.target_real is None else 7
+    told = estimate_bytes(model, 3, 11, target=target)
+    needed = sum(t.nbytes for call in taken.layers for t in (call.q, call.k, call.v, call.context, call.pattern))
+    assert needed == told
+    assert told <= kept(taken) <= 2 * told
+
+
+@pytest.mark.parametrize(("family", "head"), [("gpt2", "GPT2LMHeadModel"), ("bart", "BartForConditionalGeneration")])
+def test_the_estimate_of_a_generation_counts_its_steps(family, head):
+    model = tiny_model(family, head=head)
+    ids = inputs_for(family, padding="none")["input_ids"]
+    taken = capture(model, input_ids=ids, max_new_tokens=5)
+    needed = sum(t.nbytes for call in taken.layers for t in (call.q, call.k, call.v, call.context, call.pattern))
+    assert needed == estimate_bytes(model, 3, 11, target=1, max_new_tokens=5)
+
+
+def test_half_precision_keeps_recomputed_patterns_in_float32():
+    for attn in ("eager", "sdpa"):
+        model = load((build("bert", attn=attn).to(torch.bfloat16), None))
+        taken = capture(model, **inputs_for("bert"))
+        assert estimate_bytes(model, 3, 11) <= kept(taken) <= 1.1 * estimate_bytes(model, 3, 11)
+
+
+def test_what_will_be_kept_is_told_before_the_model_runs(minilm, caplog):
+    caplog.set_level("INFO", "attnprobe")
+    heard = []
+    hook = minilm.module.register_forward_pre_hook(lambda *_: heard.extend(caplog.messages))
+    capture(minilm, ["The cat sat on the mat. " * 30])
+    hook.remove()
+    assert heard == ["about 19.8 MB will be kept"]
+    capture(tiny_model("vit"), **inputs_for("vit"))
+    assert caplog.messages[1:] == ["an amount that the configuration does not tell will be kept"]
+
+
 def test_unknown_routes(minilm):
     with pytest.raises(InputError, match="unknown route 'hoks'; near names: hooks"):
         capture(minilm, "text", route="hoks")
