@@ -209,13 +209,15 @@ def _difference(found: str, key: str) -> str:
     """In what two keys differ, by name: "seed was 0, is 1"."""
     before, now = _flat(found), _flat(key)
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
-    told = [name for name in names if name not in _FOLLOWS] or names
+    told = [name for name in names if name not in _FOLLOWS and _FOLLOWS_ONE.get(name) not in names] or names
     parts = [f"{name} was {before.get(name, 'not there')}, is {now.get(name, 'not there')}" for name in told[:6]]
     return "; ".join(parts) or "another key"
 
 
 _FOLLOWS = ("plan.sha256", "corpus_sha256")
 """Hashes: named only where nothing that a person has chosen differs."""
+_FOLLOWS_ONE = {"plan.plan.window": "totals"}
+"""What is not named where the option it follows from differs."""
 
 
 def _flat(stored: Any, name: str = "") -> dict[str, str]:

@@ -6,6 +6,7 @@ digest of the plan. `gather` makes a study of other tables that are computed ove
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -156,7 +157,8 @@ def run(
 
     if out is None:
         return measured(None)
-    with checkpoints(Path(out), run_key(provenance), resume=resume) as store:
+    key = json.dumps({**json.loads(run_key(provenance)), "totals": totals}, indent=1)  # totals are of single shards
+    with checkpoints(Path(out), key, resume=resume) as store:
         study = measured(store)
         study.save(out)
         store.remove()

@@ -273,6 +273,8 @@ def test_other_options_are_refused_by_name(model, corpus, tmp_path, monkeypatch)
             {"seed": 3, "sinks": "both"},
             "got plan.metrics was .*hidden_mass.*; plan.sinks was kept, is both; plan.seed was 0, is 3. Run",
         ),
+        ({"totals": True}, "got totals was False, is True. Run"),
+        ({"totals": True, "shard_sentences": 50}, "got totals was False, is True. Run"),
         ({"batch_tokens": 999}, "got plan.plan.batch_tokens was 2048, is 999. Run"),
     ):
         with pytest.raises(InputError, match=f"cannot resume.*{told}"):

@@ -16,7 +16,7 @@ from attnprobe.text.conllu import conllu_sentences
 from attnprobe.text.drops import OnDrop
 from attnprobe.text.hub import DATASET, DatasetCorpus, read_dataset
 from attnprobe.text.plain import text_sentences
-from attnprobe.text.rows import KEYS, records_of
+from attnprobe.text.rows import KEYS, records_of, refuse_without_words
 from attnprobe.text.source import Corpus, Reader, Reading, Source, TextFile, Unusable, files_of, lines_of
 
 _ROWS_AT_A_TIME = 256
@@ -126,6 +126,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
     try:
         with pq.ParquetFile(path) as table:
             columns = [name for name in table.schema_arrow.names if name in KEYS]
+            refuse_without_words(table.schema_arrow.names, str(path), "Rename one of them")
             number = 0
             for batch in table.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=columns):
                 for row in batch.to_pylist():

@@ -11,7 +11,7 @@ from typing import Any
 from attnprobe.errors import EnvironmentFailure, InputError, explain
 from attnprobe.records import Sentence
 from attnprobe.text.drops import Drops, OnDrop
-from attnprobe.text.rows import KEYS, records_of
+from attnprobe.text.rows import KEYS, records_of, refuse_without_words
 from attnprobe.text.source import Reading, TextFile
 
 DATASET = "dataset:"
@@ -89,12 +89,9 @@ def _loaded(name: str) -> Iterable[Mapping[str, Any]]:
             raise InputError(explain("which split", where=name, expected=f"{name}:SPLIT", got=f"the splits {got}"))
         [found] = found.values()
     columns = [column for column in found.column_names or () if column in KEYS]
-    if found.column_names is not None and not {"words", "text"} & set(columns):
+    if found.column_names is not None:
         remedy = 'In Python: read_dataset(dataset.rename_column("sentence", "text"))'
-        got = ", ".join(found.column_names)
-        raise InputError(
-            explain("cannot read the corpus", where=name, expected="a column `words` or `text`", got=got, remedy=remedy)
-        )
+        refuse_without_words(found.column_names, name, remedy)
     return found.select_columns(columns) if columns else found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from attnprobe.errors import InputError, explain
 from attnprobe.records import Sentence
 from attnprobe.text.conllu import fault_of_tree
 from attnprobe.text.plain import paragraph
@@ -18,6 +19,13 @@ KEYS = (*_TEXTS, "words", *_PER_WORD)
 
 _HUGE = 1 << 31
 """Numbers of words and segments are far below it; what is not would overflow an array."""
+
+
+def refuse_without_words(columns: Sequence[str], where: str, remedy: str) -> None:
+    """Raise for a table of which nothing could be read."""
+    if not {"words", "text"} & set(columns):
+        expected, got = "a column `words` or `text`", ", ".join(columns) or "no columns"
+        raise InputError(explain("cannot read the corpus", where=where, expected=expected, got=got, remedy=remedy))
 
 
 def records_of(file: TextFile, records: Iterable[tuple[int, Any]], reading: Reading, parse: Any) -> Iterator[Sentence]:

@@ -145,17 +145,36 @@ def raw_lines(file: TextFile) -> Iterator[bytes]:
 
 
 def lines_of(file: TextFile) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a UTF-8 file, from 1, without their ends; `InputError` where it is empty or not text."""
+    """Numbered lines of a UTF-8 file, from 1, without their ends (LF, CRLF or CR); `InputError` where it is empty or not text."""
     if file.lines is not None:
         yield from file.lines
         return
     number = 0
-    for number, raw in enumerate(raw_lines(file), start=1):
+    for number, raw in enumerate(_split_at_returns(raw_lines(file)), start=1):
         if number == 1:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
         yield number, _text(raw, f"{file.name}:{number}")
     if number == 0:
         raise InputError(explain("cannot read the corpus", where=file.name, expected="text", got="an empty file"))
+
+
+def _split_at_returns(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines that a bare CR ends, as old Macs wrote them and some exports do, apart; a file of such lines comes in long pieces."""
+    rest = b""
+    for raw in lines:
+        raw, rest = rest + raw, b""
+        if b"\r" not in raw.rstrip(b"\r\n"):
+            yield raw
+            continue
+        ended = raw.endswith(b"\n")
+        *whole, last = (raw.rstrip(b"\r\n") if ended else raw[:-1]).split(b"\r")
+        yield from whole
+        if ended:
+            yield last
+        else:  # it may go on in the next piece
+            rest = last + raw[-1:]
+    if rest:
+        yield rest
 
 
 def _text(raw: bytes, where: str) -> str:

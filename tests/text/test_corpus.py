@@ -158,6 +158,10 @@ def test_parquet_is_read_where_pyarrow_is_installed_and_refused_where_not(tmp_pa
     path.write_bytes(b"not parquet at all")
     with pytest.raises(InputError, match="expected Parquet"):
         list(read_corpus(path))
+    pq.write_table(pa.table({"sentence": ["a b"], "score": [1]}), path)
+    told = r"a.parquet: expected a column `words` or `text`, got sentence, score. Rename"
+    with pytest.raises(InputError, match=told):
+        list(read_corpus(path, skip_invalid=True))
     two_bytes = (pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))
     pq.write_table(pa.table({"text": pa.StringArray.from_buffers(1, *two_bytes)}), path)
     with pytest.raises(InputError, match="expected Parquet, got 'utf-8' codec can't decode byte 0xff"):

@@ -146,10 +146,30 @@ def test_a_disk_that_fails_is_the_environments_fault(tmp_path, monkeypatch):
         list(raw_lines(files_of(path)[0]))
 
 
-def test_lines_are_numbered_and_only_line_feeds_end_them(tmp_path):
+def test_lines_are_numbered_and_no_other_separator_ends_them(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffa\u2028b\x0bc\r\n\nd".encode())
     assert list(lines_of(files_of(path)[0])) == [(1, "a\u2028b\x0bc"), (2, ""), (3, "d")]
+
+
+@pytest.mark.parametrize("longest", [1 << 24, 10, 9, 8, 7])
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"one\rtwo\r\rsix\r", ["one", "two", "", "six"]),
+        (b"one\rtwo", ["one", "two"]),
+        (b"one\r\ntwo\rsix\n\nten\r\n", ["one", "two", "six", "", "ten"]),
+        (b"\r\rone\r", ["", "", "one"]),
+        (b"two\rsi\r\nx\n", ["two", "si", "x"]),
+        (b"one\r\r\ntwo\r\n", ["one", "two"]),
+    ],
+)
+def test_a_bare_return_ends_a_line_too(tmp_path, monkeypatch, data, lines, longest):
+    """Wherever a long piece is cut."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    monkeypatch.setattr(source, "LONGEST_LINE", longest)
+    assert [line for _, line in lines_of(files_of(path)[0])] == lines
 
 
 def test_suffixes_see_through_compression():
