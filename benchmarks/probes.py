@@ -23,6 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from timing import ratio
 
 import attnprobe
+from attnprobe.errors import InputError, explain
 from attnprobe.probes.controls import RANDOM_WEIGHTS, random_weights
 from attnprobe.probes.corpus import Corpus, prepare
 from attnprobe.probes.evaluate import Plan, Probe, Vectors, score
@@ -54,12 +55,24 @@ def main() -> None:
     sentences = list(_sentences(options.corpus, options.what, words))
     model = attnprobe.load("minilm")
     tasks = GRID if options.what == "grid" else (options.task,)
-    corpus = prepare(model, sentences, choose_tasks(tasks), "document")
+    try:
+        corpus = prepare(model, sentences, choose_tasks(tasks), "document")
+        _refuse_few(corpus, seeds=(0, 1, 2))
+    except InputError as error:
+        parser.error(f"{error} Here: take more words (--words).")
     print(f"{sum(map(len, sentences))} words, {len(sentences)} sentences, {options.threads} thread(s)")
     with tempfile.TemporaryDirectory() as folder:
         sites = SITES if options.what == "grid" else ("context",)
         features = extract(model, corpus.encoded, Path(folder), sites=sites, states=False, embedding=False)
         {"fit": _fit, "heads": _heads, "grid": _grid}[options.what](model, corpus, features, options)
+
+
+def _refuse_few(corpus: Corpus, seeds: tuple[int, ...]) -> None:
+    """Raise where a task cannot be fitted, rather than in the middle of a fit."""
+    for examples in corpus.examples:
+        for seed in seeds:
+            if fault := examples.fault(corpus.clusters, seed):
+                raise InputError(explain(f"too few words to probe {examples.task.name}", got=fault))
 
 
 def _sentences(corpus: str | None, what: str, words: int) -> Iterator[Sentence]:

@@ -76,3 +76,12 @@ def test_hostile_text_in_the_documentation_runs_nothing(site, chromium):
     assert page.locator("article img").count() == 0
     assert [address for address in asked if not address.startswith("file:")] == []
     page.close()
+
+
+@pytest.mark.parametrize(("code", "runs"), [(0, 1), (2, 1), (3, 5)])
+def test_the_recipe_that_goes_on_after_a_failure_comes_to_an_end(code, runs):
+    """The loop as printed, in a shell in which the command does nothing but end with that code."""
+    [loop] = re.findall(r"^for attempt .*?^done$", (DOCS / "recipes.md").read_text(), re.DOTALL | re.MULTILINE)
+    script = f"attnprobe() {{ echo run; return {code}; }}\nsleep() {{ :; }}\n{loop}"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=10)
+    assert done.stdout.split() == ["run"] * runs
