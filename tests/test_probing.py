@@ -149,6 +149,9 @@ def test_probes_are_added_to_a_study_of_heads_from_the_command_line(attnprobe, f
     assert study["use"]["task"].values.tolist() == ["upos"]
     assert study["use"]["layer"].values.tolist() == [1]
     assert sorted(path.name for path in Path().iterdir()) == ["s.nc"]
+    code, _, err = attnprobe("probe", folder, "--into", "s.nc", "--tasks", "upos", *SMALL, "--max-sentences", 5)
+    assert code == 2
+    assert "probes of other sentences do not belong in this study at s.nc: expected --max-sentences" in err
     code, _, err = attnprobe("probe", folder, "--into", "s.nc", "--corpus", _corpus(), "--tasks", "upos", *SMALL)
     assert code == 2
     assert "study of another corpus" in err

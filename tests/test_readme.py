@@ -32,7 +32,7 @@ def test_the_blocks_run_in_order_as_printed(tmp_path):
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         ran += 1
     assert ran >= 4
-    for made in ("attnprobe-report.html", "study.nc", "page.html", "compared.html", "capture.safetensors"):
+    for made in ("first.html", "study.nc", "page.html", "compared.html", "capture.safetensors"):
         assert (tmp_path / made).stat().st_size > 10_000
 
 

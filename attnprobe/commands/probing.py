@@ -136,7 +136,14 @@ def _joined(into: Path | None, given: dict[str, Any]) -> tuple[Study | None, dic
     study = open_study(into)
     plan = json.loads(str(study.attributes.get("plan", "{}")))
     for name in ("max_sentences", "cluster"):
-        given[name] = given[name] if given[name] is not None else plan.get(name)
+        own, wanted = plan.get(name), given[name]
+        if wanted is not None and wanted != own:
+            option = f"--{name.replace('_', '-')}"
+            expected = f"{option} {own}, or none" if own is not None else f"no {option}"
+            remedy = "Leave it out, or write a file of its own with --out"
+            what = "probes of other sentences do not belong in this study"
+            raise InputError(explain(what, where=str(into), expected=expected, got=f"{wanted}", remedy=remedy))
+        given[name] = own
     corpus = str(study.attributes.get("corpus", BUNDLED))
     if not given["corpus"] and corpus != BUNDLED:
         given["corpus"] = [corpus]

@@ -88,6 +88,7 @@ def compare(
 ) -> None:
     """Two studies: differences with intervals, heads matched by what they do, labels gained and lost."""
     from attnprobe.heads.compare import compare as compare_studies
+    from attnprobe.heads.compare import too_wide
     from attnprobe.records import open_study
     from attnprobe.report.page import write_report
 
@@ -102,8 +103,14 @@ def compare(
         print(json.dumps(told))
         return
     print(f"compared by {told['align']}, {told['pairing']}")
+    wide = too_wide(found)
+    if wide:
+        print(
+            "Both read the same sentences but are not paired, so these intervals are too wide: run both with --totals."
+        )
     for name, (apart, cells) in told["apart"].items():
-        print(f"{name}: the interval excludes 0 in {apart} of {cells} (about one in twenty does by chance)")
+        chance = "" if wide else " (by chance at most about one in twenty)"
+        print(f"{name}: the interval excludes 0 in {apart} of {cells}{chance}")
     for what in ("gained", "lost"):
         print(f"labels {what}: {', '.join(told[what]) or 'none'}")
     print(f"comparison: {told['comparison']}")

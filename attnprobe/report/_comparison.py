@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from attnprobe.heads.compare import too_wide
 from attnprobe.records import Study
 from attnprobe.report._arena import Arena, number, parsed
 from attnprobe.report._payload import dataset_of, layers_of, measure_of
@@ -166,7 +167,8 @@ def summary(study: Study, words: Words) -> list[str]:
     if "relations" in study:
         told = dataset_of(study, "relations")["difference"].attrs
         n, of = count(told.get("exclude_zero")), count(told.get("cells"))
-        sentences.append(words("compare.cells", exclude=n, of=of, chance=count(0.05 * float(told.get("cells", 0)))))
+        chance = count(0.05 * float(told.get("cells", 0)))
+        sentences.append(words(f"compare.cells{'.wide' if too_wide(study) else ''}", exclude=n, of=of, chance=chance))
     return sentences
 
 

@@ -13,9 +13,10 @@ from attnprobe import open_study, run
 from attnprobe.errors import InputError
 from attnprobe.heads._groups import GroupTotals, paired_difference
 from attnprobe.heads._matching import _divergence, match_heads
-from attnprobe.heads.compare import _independent, compare
+from attnprobe.heads.compare import _independent, compare, too_wide
 from attnprobe.models.load import load
 from attnprobe.records import Sentence, Study
+from attnprobe.report.page import render
 from attnprobe.sharding import in_process
 from attnprobe.stream import t_quantile, wilson
 from tests.tiny import HEAD_DIM, build, byte_tokenizer
@@ -51,6 +52,19 @@ def studied(module, *, totals=True, sentences=SENTENCES, examples=3, groups=64, 
         study = Study(study.tree.assign({}).copy())
         study.tree["totals"] = xr.DataTree(keeper.finish(("weights",)))
     return study
+
+
+def test_intervals_of_unpaired_studies_of_one_corpus_are_too_wide():
+    first, second = build("bert", num_hidden_layers=1), build("bert", num_hidden_layers=1)
+    a, b, alone = studied(first), studied(second), studied(second, totals=False)
+    other = studied(second, totals=False, sentences=SENTENCES[:-2])
+    assert [too_wide(compare(a, found)) for found in (b, alone, other)] == [False, True, False]
+    for found, told in (
+        (b, "by chance alone at most about"),
+        (alone, "intervals are too wide"),
+        (other, "by chance alone"),
+    ):
+        assert told in render(compare(a, found))
 
 
 def permuted(module, order):
