@@ -46,7 +46,9 @@ class Clusters:
                 "at least two documents to train on and one to report on (halves are told by a hash of their names)"
             )
             got = f"{(~report).sum()} and {report.sum()}"
-            remedy = "Use a corpus of more documents" + (", or cluster='sentence'" if by == "document" else "")
+            remedy = "Use a corpus of more documents" + (
+                ", or cluster='sentence' (--cluster sentence)" if by == "document" else ""
+            )
             raise InputError(explain("cannot split the corpus for probing", expected=expected, got=got, remedy=remedy))
         return cls(of_sentence, report)
 
