@@ -290,6 +290,12 @@ class Study:
         return path
 
 
+def too_wide(found: Study) -> bool:
+    """Whether the intervals of a comparison are too wide: both studies read the same sentences, and could not be paired."""
+    same = found.attributes.get("a_corpus_sha256", "a") == found.attributes.get("b_corpus_sha256", "b")
+    return same and not str(found.attributes.get("pairing")).startswith("paired")
+
+
 def open_study(path: str | os.PathLike[str]) -> Study:
     """Read a study file written by `run` or `attnprobe heads`.
 

@@ -88,8 +88,7 @@ def compare(
 ) -> None:
     """Two studies: differences with intervals, heads matched by what they do, labels gained and lost."""
     from attnprobe.heads.compare import compare as compare_studies
-    from attnprobe.heads.compare import too_wide
-    from attnprobe.records import open_study
+    from attnprobe.records import open_study, too_wide
     from attnprobe.report.page import write_report
 
     check_writable(out)

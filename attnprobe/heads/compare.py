@@ -57,12 +57,6 @@ def compare(a: Study, b: Study, *, align: str | None = None) -> Study:
     return Study(xr.DataTree.from_dict({"/": xr.Dataset(attrs=attributes), **groups}))
 
 
-def too_wide(found: Study) -> bool:
-    """Whether the intervals of a comparison are too wide: both studies read the same sentences, and could not be paired."""
-    same = found.attributes.get("a_corpus_sha256", "a") == found.attributes.get("b_corpus_sha256", "b")
-    return same and not str(found.attributes.get("pairing")).startswith("paired")
-
-
 class _Pair:
     """Two studies whose heads are aligned."""
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnprobe.heads.compare import too_wide
-from attnprobe.records import Study
+from attnprobe.records import Study, too_wide
 from attnprobe.report._arena import Arena, number, parsed
 from attnprobe.report._payload import dataset_of, layers_of, measure_of
 from attnprobe.report._tables import cell, column, figure_cell, row

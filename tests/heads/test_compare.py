@@ -13,9 +13,9 @@ from attnprobe import open_study, run
 from attnprobe.errors import InputError
 from attnprobe.heads._groups import GroupTotals, paired_difference
 from attnprobe.heads._matching import _divergence, match_heads
-from attnprobe.heads.compare import _independent, compare, too_wide
+from attnprobe.heads.compare import _independent, compare
 from attnprobe.models.load import load
-from attnprobe.records import Sentence, Study
+from attnprobe.records import Sentence, Study, too_wide
 from attnprobe.report.page import render
 from attnprobe.sharding import in_process
 from attnprobe.stream import t_quantile, wilson
