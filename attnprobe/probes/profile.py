@@ -164,12 +164,12 @@ def _verdict(record: dict[str, Any]) -> str:
         if agreement in ("neither", "not probed"):
             continue
         if agreement == "both":
-            said.append(f"{kind}: looks there ({_labels(evidence)}) and carries it ({_task(evidence)})")
+            said.append(f"{kind}: looks there ({_labels(evidence)}) and also carries {_task(evidence)}")
         elif agreement == "attention only":
-            probed = "its output is not shown to carry it" if evidence["probe"] else "not probed"
+            probed = "its output is not shown to carry anything of this kind" if evidence["probe"] else "not probed"
             said.append(f"{kind}: looks there ({_labels(evidence)}); {probed}")
         else:
-            said.append(f"{kind}: carries it ({_task(evidence)}) without a label for looking there")
+            said.append(f"{kind}: carries {_task(evidence)}, without a label for looking there")
     said += [f"{finding['family']}: {finding['label']}" for finding in record["other"]]
     return "; ".join(said) or "nothing shown"
 
@@ -180,7 +180,7 @@ def _labels(evidence: dict[str, Any]) -> str:
 
 def _task(evidence: dict[str, Any]) -> str:
     best = next(task for task in evidence["probe"] if task["holds"])
-    return f"{best['task']}, selectivity {best['selectivity']:.2f}"
+    return f"{best['task']} (selectivity {best['selectivity']:.2f})"
 
 
 def _correlations(probes: xr.Dataset, entropy: xr.Dataset) -> dict[str, Any]:

@@ -45,7 +45,7 @@ CODES = {"position": "P", "sink": "K", "broad": "B", "syntax": "S", "semantics":
 """What stands in a cell too narrow for the label itself."""
 NARROW = 22.0
 """Width of a cell in points under which letters stand for labels."""
-ARROWS = "↑ from dependent to head     ↓ from head to dependent     +2  two further labels"
+ARROWS = "↑ from dependent to head   ↓ word that looks hardest at the dependent   +2  two further"
 
 
 def atlas(

@@ -50,7 +50,7 @@ def relation_bars(study: Study, relations: Sequence[str] | None = None, *, width
             f"chosen on the select split, accuracy and n on report; {intervals(study)}. Black mark: baseline, the best fixed offset or rival "
             f"rule chosen on select. Green, {passed} of {len(frame)}: beats it (paired test, p < .05 after Holm, and the margin). "
             + (f"{few} with fewer than {int(table.attrs.get('minimum_n', 100))} cases: not tested. " if few else "")
-            + f"↑: from dependent to head; ↓: from head to dependent. {checked(study)} {COUNTED_FROM}",
+            + f"↑: where the dependent looks hardest; ↓: which word looks hardest at the dependent. {checked(study)} {COUNTED_FROM}",
             alt=f"Bar chart of {len(frame)} relations; {passed} beat their baseline. "
             + "; ".join(
                 f"{row.relation} {row.accuracy:.2f} against {row.baseline:.2f}" for row in frame.head(8).itertuples()

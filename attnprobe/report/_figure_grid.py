@@ -129,7 +129,7 @@ def write_cells(axes: Axes, cells: Cells, rgb: np.ndarray, lines: Sequence[Line]
                 ha="center",
                 fontsize=line.size,
                 fontweight=line.weight[place],
-                color="white" if white[place] else INK,
+                color="white" if white[place] else "black",
             )
 
 
@@ -144,7 +144,7 @@ def write_corners(axes: Axes, rgb: np.ndarray, texts: np.ndarray) -> None:
             (0, 2.6),
             ha="right",
             fontsize=LEAST,
-            color="white" if white[place] else INK,
+            color="white" if white[place] else "black",
         )
 
 

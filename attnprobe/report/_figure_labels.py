@@ -22,7 +22,7 @@ class Label:
     text: str
     """In full: `dep:obj (dep->head)`."""
     short: str
-    """As a cell shows it: `obj↑`, the arrow pointing from dependent to head (↑) or from head to dependent (↓)."""
+    """As a cell shows it: `obj↑`, ↑ where the dependent looks hardest, ↓ which word looks hardest at the dependent."""
     score: float
     low: float
     high: float

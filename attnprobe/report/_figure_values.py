@@ -177,7 +177,11 @@ def relation_values(study: Study, name: str, where: Mapping[str, Any], figure: s
     here = table.sel(at, drop=True)
     n = float(here["n"])
     p = here["p_adjusted"].values if "p_adjusted" in here and at["split"] == "report" else None
-    arrow, way = ("↓", "head to dependent") if at["direction"] == "head->dep" else ("↑", "dependent to head")
+    arrow, way = (
+        ("↓", "which word looks hardest at the dependent")
+        if at["direction"] == "head->dep"
+        else ("↑", "where the dependent looks hardest")
+    )
     random = f"; a random choice would score {float(here['chance']):.3g}" if "chance" in here else ""
     return HeadValues(
         name=slug(name, at["direction"].replace("->", "-to-")),
@@ -191,7 +195,7 @@ def relation_values(study: Study, name: str, where: Mapping[str, Any], figure: s
         layers=layer_names(table),
         chance=float(here["baseline"]) if np.isfinite(here["baseline"]) else None,
         chance_name=f"{baseline_name(here)} (share of cases{random})",
-        note=f"{arrow}: from {way}. Split {at['split']}; scorer {at['scorer']}",
+        note=f"{arrow}: {way}. Split {at['split']}; scorer {at['scorer']}",
         reference="Baseline",
         passed=None if p is None else (p < 0.05) & (here["difference"].values >= float(table.attrs.get("margin", 0))),
     )

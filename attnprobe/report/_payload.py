@@ -14,7 +14,7 @@ import xarray as xr
 
 from attnprobe.records import Study
 from attnprobe.report._arena import Arena, number, parsed
-from attnprobe.report._payload_profiles import profiles_of, use_of
+from attnprobe.report._payload_profiles import probing_of, profiles_of, use_of
 from attnprobe.report._payload_shapes import classes_of, clusters_of, importance_of
 from attnprobe.report._words import short_name
 
@@ -54,6 +54,7 @@ def collect(study: Study) -> tuple[dict[str, Any], Arena, Arena]:
         "classes": classes_of(study, (len(layers), n_heads)),
         "importance": importance_of(study),
         "profiles": profiles_of(study, (len(layers), n_heads)),
+        "probing": probing_of(study),
         "use": use_of(study),
         "examples": examples_of(study, patterns),
         "groups": study.groups,

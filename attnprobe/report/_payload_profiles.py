@@ -15,7 +15,7 @@ KINDS = ("position", "syntax", "semantics")
 """Kinds of evidence in a record; `probes.profile` has the same, but a page is written without scipy and torch."""
 LABEL = ("family", "label", "relation", "direction", "offset", "score", "low", "high")
 GAIN = ("difference", "difference_low", "difference_high")
-PROBE = ("task", "accuracy", "control", "selectivity", "selectivity_low", "selectivity_high", "holds")
+PROBE = ("task", "accuracy", "control", "selectivity", "selectivity_low", "selectivity_high", "holds", "n")
 CHANGES = ("change", "random_change", "difference", "loss")
 INTERVAL = ("", "_low", "_high")
 
@@ -76,6 +76,17 @@ def _correlations(table: xr.Dataset) -> list[dict[str, Any]]:
 
 
 _ENDS = {"value": "", "low": "_low", "high": "_high", "n": "_n"}
+
+
+def probing_of(study: Study) -> dict[str, Any]:
+    """How often and on how many documents (or sentences) a study's probes were judged: what their intervals cover."""
+    about = study["probes"].attrs if "probes" in study else {}
+    unit = parsed(study.attributes.get("plan"), {}).get("cluster", "document")
+    known = {name: number(about[key]) for name, key in _JUDGED.items() if key in about}
+    return {"cluster": unit if unit in ("document", "sentence") else "document", **known}
+
+
+_JUDGED = {"seeds": "seeds", "clusters": "clusters_report"}
 
 
 def use_of(study: Study) -> list[dict[str, Any]] | None:

@@ -47,7 +47,8 @@ def best_table(study: Study, words: Words) -> dict[str, Any] | None:
     if "best" not in study or "accuracy" not in study["best"]:
         return None
     best = dataset_of(study, "best")
-    minimum = int(dataset_of(study, "relations").attrs.get("minimum_n", 100)) if "relations" in study else 100
+    rules = dataset_of(study, "relations").attrs if "relations" in study else {}
+    minimum = int(rules.get("minimum_n", 100))
     rows = [_best_row(best.isel(relation=place), minimum, words) for place in range(best.sizes["relation"])]
     names = (
         "relation",
@@ -66,7 +67,8 @@ def best_table(study: Study, words: Words) -> dict[str, Any] | None:
     columns = [
         column(words(f"best.{name}"), kinds.get(name, "number"), words.get(f"best.{name}.title")) for name in names
     ]
-    return {"id": "best", "columns": columns, "rows": rows, "minimum": minimum}
+    margin = percent(rules.get("margin", 0.05), 0)
+    return {"id": "best", "columns": columns, "rows": rows, "minimum": minimum, "margin": margin}
 
 
 def _best_row(best: xr.Dataset, minimum: int, words: Words) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from attnprobe import data, read_conllu, run
 from attnprobe.heads.compare import compare
 from attnprobe.report.page import write_report
 from tests.browser.test_page_browser import cell, open_twin, point_at, shown, tip
@@ -166,6 +167,30 @@ def test_probes_stand_beside_control_and_majority(opened):
     assert "curve_accuracy" in opened.locator("#methods").inner_text()  # left out, and said so
 
 
+def test_a_probes_table_has_random_weights_and_counts(pages, open_page):
+    page = open_page(pages["profiled"], fragment="#L0H1").page
+    open_twin(page, ".figure-probes-L0H1")
+    table = page.locator(".figure-probes-L0H1 .twin table")
+    columns = table.locator("thead th").all_inner_texts()
+    first = [one.get_attribute("data-value") for one in table.locator("tbody tr").nth(1).locator("th, td").all()]
+    row = dict(zip(columns, first, strict=True))
+    assert row["n"] == "470"
+    for place, kind in enumerate(("all weights random", "embeddings kept")):
+        stored = float(profiled()["probes"]["random"][place, 1, 0, 0, 1])
+        assert float(row[f"Accuracy, random weights ({kind})"]) == pytest.approx(stored, rel=1e-6)
+
+
+def test_a_place_says_which_tokens_it_counts(opened):
+    told = "Rows of special tokens are not counted"
+    assert told not in opened.locator("#card").inner_text()  # L0H1 has relations only
+    cell(opened, 0, 0).click()
+    assert told in opened.locator("#card").inner_text()
+
+
+def test_untested_numbers_say_why(opened):
+    assert "adj. p –: not tested, the gain on the select half is under 5%" in opened.locator("#card").inner_text()
+
+
 def test_importance_gives_rank_and_what_was_watched(opened):
     text = opened.locator("#card table[data-name='importance-L0H1']").inner_text()
     values = extras()["importance"]["ablation_mean"].values
@@ -189,18 +214,24 @@ def test_the_verdict_joins_labels_and_probes_with_the_studys_numbers(pages, open
     [task] = record["syntax"]["probe"]
     text = card.inner_text()
     assert record["syntax"]["agreement"] == "both"
-    assert f"carries it (part of speech, selectivity {points(task['selectivity'])} points)" in text
+    assert (
+        f"its output also carries part of speech ({points(task['selectivity'])} points over the control task)" in text
+    )
+    assert "carries it" not in text
+    assert "another draw of the meaningless labels (3 seeds)" in text
+    assert "other documents alone (19 on the report half)" in text
     assert f"{record['entropy']['value']:.3f}" in text
     rows = card.locator("table[data-name='verdict-L0H1'] tbody tr")
     assert [" ".join(one.split()) for one in rows.locator("th").all_inner_texts()] == [
         "Position neither",
-        "Syntax both agree",
+        "Syntax both are of this kind",
         "Semantics not probed",
     ]
     labels, probes = rows.nth(1).locator("td").all_inner_texts()
     for label in record["syntax"]["attention"]:
         assert f"{points(label['difference'])} {between(label['difference_low'], label['difference_high'])}" in labels
     assert f"{points(task['selectivity'])} {between(task['selectivity_low'], task['selectivity_high'])}" in probes
+    assert "n = 470" in probes
     assert "✓" in probes
     [missed] = record["position"]["probe"]
     assert not missed["holds"]
@@ -252,6 +283,79 @@ def test_the_map_places_every_head_and_lists_the_groups(opened):
     rows.first.locator("a").first.click()
     layer, head = np.argwhere(groups == groups.min())[0]
     opened.wait_for_function(f"document.querySelector('#card-title').textContent.startsWith('L{layer}H{head}')")
+
+
+NAMES = {
+    "importance": ("gradient_normalised", "gradient", "ablation_zero", "ablation_mean", "ablation_uniform"),
+    "trees": ("uas", "uuas"),
+    "controls": ("entropy", "accuracy"),
+    "probes": (
+        *("accuracy", "control", "selectivity", "selectivity_p", "selectivity_q", "codelength_bits", "compression"),
+        *("compression_unigram", "control_codelength_bits", "control_compression", "control_compression_unigram"),
+        "random",
+    ),
+    "patterns": ("vertical", "diagonal", "lines", "block", "vertical_even", "diagonal_even"),
+    "histograms": ("distance", "offset", "entropy"),
+    "clusters": ("cluster",),
+}
+"""What a run with every extra offers in the atlas, by group, beside the metrics."""
+
+
+def with_all_groups():
+    study = extras()
+    for group, names in NAMES.items():
+        study.tree[group] = xr.DataTree(xr.Dataset({name: (("layer", "head"), np.zeros((3, 5))) for name in names}))
+    return study
+
+
+def menu(page):
+    return page.locator("#atlas-show option").all_inner_texts()
+
+
+def raw(options, names):
+    return [text for text in options if text.split(": ")[-1].split("：")[-1] in names or "_" in text]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_menu_of_a_study_with_all_groups_has_no_raw_names(lang, open_page, tmp_path):
+    options = menu(open_page(write_report(with_all_groups(), tmp_path / "all.html", lang=lang)).page)
+    assert len(options) > sum(map(len, NAMES.values()))
+    assert raw(options, {name for names in NAMES.values() for name in names}) == []
+    if lang == "en":
+        assert {"Probes: Accuracy", "Probes: Control task", "Random-weights controls: Entropy"} < set(options)
+
+
+@pytest.mark.slow
+def test_a_real_runs_menu_has_no_raw_names(minilm, open_page, tmp_path):
+    corpus = list(read_conllu(data.path("bundled")))[:60]
+    extra = ["clusters", "patterns", "trees", "histograms"]
+    study = run(
+        *(minilm, corpus), extras=extra, importance=2, controls=True, probes=["upos"], cluster="sentence", examples=0
+    )
+    found = {str(name) for group in (*NAMES, "metrics") for name in study[group].data_vars}
+    assert {name for names in NAMES.values() for name in names} <= found
+    assert raw(menu(open_page(write_report(study, tmp_path / "real.html")).page), found) == []
+
+
+def grouped(clusters):
+    study = extras()
+    table = study.tree["clusters"].to_dataset()
+    study.tree["clusters"] = xr.DataTree(table.assign(cluster=(("layer", "head"), np.reshape(clusters, (3, 5)))))
+    return study
+
+
+def test_a_label_is_a_groups_only_where_more_than_half_carry_it(open_page, tmp_path):
+    """Heads 0, 4, 8 and 12 look at the token before; of group 0 that is one of two, of group 1 two of three."""
+    page = open_page(write_report(grouped([0, 2, 2, 0, 1, 1, 2, 2, 1, *[2] * 6]), tmp_path / "groups.html")).page
+    rows = page.locator("#clusters-app table.groups tbody tr")
+    common = [row.locator("td").nth(1).inner_text() for row in rows.all()]
+    assert common == ["none that most of them carry", "prev (2)", "none that most of them carry"]
+    assert page.get_by_text("no groups to speak of").count() == 0
+
+
+def test_one_group_and_one_head_are_no_groups(open_page, tmp_path):
+    page = open_page(write_report(grouped([*[0] * 14, 1]), tmp_path / "one.html")).page
+    assert "no groups to speak of: 14 of 15 heads" in page.locator("#clusters-app").inner_text()
 
 
 def test_depth_follows_any_measure(opened):

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -434,6 +435,20 @@ def test_labels_stand_out_from_their_cells(pages, open_page):
         for view in ("Labels, all families", "Entropy", "Signed distance", "dep:ALL · every relation, root left out"):
             shown(page, view)
             assert min(page.evaluate(contrast)) >= 4.5, (scheme, view)
+
+
+def test_black_or_white_stands_out_on_every_colour_of_the_scales(open_page, pages):
+    """Contrast of at least 4.5 on each step of both scales; the scales follow the page's colours."""
+    code = files("attnprobe.report").joinpath("assets", "page", "colour.js").read_text("utf-8")
+    least = """(kind) => Math.min(...scale(kind).map((rgb) => {
+      const ink = [1, 3, 5].map((at) => parseInt(inkOn(rgb).slice(at, at + 2), 16));
+      const [a, b] = [luminance(rgb), luminance(ink)].sort((x, y) => y - x);
+      return (a + 0.05) / (b + 0.05);
+    }))"""
+    for colours in ("light", "dark"):
+        page = open_page(pages("whole"), scheme=colours).page
+        for kind in ("sequential", "diverging"):
+            assert page.evaluate(f"() => {{ {code}\nreturn ({least})('{kind}'); }}") >= 4.5, (colours, kind)
 
 
 def read_csv(download) -> list[list[str]]:

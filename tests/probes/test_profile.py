@@ -119,12 +119,12 @@ def test_the_record_carries_every_number_behind_it(found):
 def test_verdicts_say_what_is_shown_and_what_is_not(found):
     said = found["verdict"]
     assert said.sel(layer=0, head=1) == (
-        "syntax: looks there (dep:obj (dep->head)) and carries it (deprel, selectivity 0.30); sink: [CLS]"
+        "syntax: looks there (dep:obj (dep->head)) and also carries deprel (selectivity 0.30); sink: [CLS]"
     )
-    assert said.sel(layer=0, head=0) == "position: looks there (previous token); its output is not shown to carry it"
-    assert (
-        said.sel(layer=1, head=2) == "semantics: carries it (ner, selectivity 0.10) without a label for looking there"
+    assert said.sel(layer=0, head=0) == (
+        "position: looks there (previous token); its output is not shown to carry anything of this kind"
     )
+    assert said.sel(layer=1, head=2) == "semantics: carries ner (selectivity 0.10), without a label for looking there"
     assert said.sel(layer=1, head=1) == "nothing shown"
     assert said.sel(layer=1, head=0) == "broad: broad"
 

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from attnprobe.errors import InputError
 from attnprobe.records import PatternBlock, PatternView, Study, WordAlignment
 from attnprobe.report import figures
-from attnprobe.report._figure_colours import DIVERGING, SEQUENTIAL, contrast, luminance
+from attnprobe.report._figure_colours import DIVERGING, INK, SEQUENTIAL, contrast, luminance, wants_white
 from attnprobe.report._figure_grid import nice_ticks, number
 from attnprobe.report._figure_labels import labels_of
 from attnprobe.report._figure_values import slug
@@ -553,8 +553,14 @@ def test_scales_are_ordered_by_lightness():
 @pytest.mark.parametrize("scale", [SEQUENTIAL, DIVERGING], ids=lambda scale: scale.name)
 def test_text_stands_out_on_every_colour(scale):
     colours = scale(np.linspace(0, 1, 256))[:, :3]
-    best = np.maximum(contrast(colours, np.ones(3)), contrast(colours, np.array([0x1B, 0x1F, 0x24]) / 255))
-    assert best.min() >= 4.0
+    ink = np.where(wants_white(colours)[:, None], np.ones(3), np.zeros(3))
+    assert contrast(colours, ink).min() >= 4.5
+
+
+def test_cells_are_written_in_black_or_white():
+    written = {text.get_color() for text in figures.atlas(rich(), "entropy").axes[0].texts}
+    assert {"black", "white"} <= written
+    assert INK not in written  # a dark grey would not stand out on middling colours
 
 
 @pytest.mark.parametrize(

@@ -378,6 +378,34 @@ def test_relations_with_few_cases_are_marked(read):
     assert sum(found.get("class") == "few" for found in rows) == 1
 
 
+@pytest.mark.parametrize(
+    ("lang", "why"),
+    [
+        ("en", "fewer than 100 cases on the report half, or a gain under 5% on the select half"),
+        ("zh", "或选择部分上的增益小于 5%"),
+    ],
+)
+def test_relations_say_both_reasons_why_one_is_not_tested(lang, why, read):
+    assert why in read("whole", lang).text
+
+
+def test_random_weights_are_missing_of_attention_only(read):
+    text = read("profiled").text
+    assert "Attention scores (metrics, relations) of models with random weights were not run" in text
+    assert "No attention of a random model beside it" in text
+
+
+@pytest.mark.parametrize(("lang", "hardest"), [("en", "looks hardest at the dependent"), ("zh", "最关注依存词")])
+def test_head_to_dependent_is_told_in_one_way(lang, hardest):
+    """What is scored is a column: the word whose attention to the dependent is greatest."""
+    known = table(lang)
+    ends = ("", ".short", ".plain")
+    keys = [*(f"direction.head->dep{end}" for end in ends), "atlas.note.labels", "howto.names"]
+    for key in keys:
+        assert hardest in known[key], key
+    assert not any("from head to dependent" in text or "从支配词看依存词" in text for text in known.values())
+
+
 def test_unknown_language_is_refused():
     with pytest.raises(InputError, match=r"expected en or zh, got 'fr'"):
         render(whole(), lang="fr")

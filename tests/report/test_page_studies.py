@@ -510,7 +510,8 @@ def profiled() -> Study:
     table["compression"] = (probed, 1 / table["accuracy"][1])  # highest where accuracy is not
     sites = {"task": ["position", "upos"], "site": ["context"], "weights": ["all_random", "embeddings_kept"]}
     kinds = {"task_kind": ("task", ["position", "syntax"])}
-    groups["/probes"] = xr.Dataset(table, {**sites, **kinds, "layer": range(3), "head": range(5)})
+    judged = {"seeds": 3, "clusters_report": 19}
+    groups["/probes"] = xr.Dataset(table, {**sites, **kinds, "layer": range(3), "head": range(5)}, judged)
     groups["/profiles"] = head_profiles(groups["/labels"], groups["/probes"], groups["/metrics"])
     changes = {"change": [-0.06, 0.0], "random_change": [-0.01, 0.0], "difference": [-0.05, 0.004]}
     cases = {

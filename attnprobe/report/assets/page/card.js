@@ -160,7 +160,7 @@ function labelBlock(layer, head) {
   if (!labels.length) {
     const why = named(`miss.${miss.missed}`, "");
     const lacks = why ? el("p", { class: "small", text: why }) : null;
-    return [block("card.miss.title", table([miss], "card.miss.caption"), lacks)];
+    return [block("card.miss.title", table([miss], "card.miss.caption"), countedNote([miss]), lacks)];
   }
   const first = labelsOf(layer, head).slice(0, FEW);
   const parts = [table(first, "card.labels.caption")];
@@ -171,7 +171,13 @@ function labelBlock(layer, head) {
     parts.push(more);
   }
   const extras = labelsOf(layer, head).flatMap(otherEvidence);
-  return [block("card.labels", ...parts, extras.length ? el("ul", { class: "quiet" }, extras) : null)];
+  return [block("card.labels", ...parts, countedNote(labels), extras.length ? el("ul", { class: "quiet" }, extras) : null)];
+}
+
+// Which tokens the n of a place counts.
+function countedNote(labels) {
+  const places = labels.some(({ family }) => ["position", "sink"].includes(family));
+  return places ? el("p", { class: "small", text: t("card.labels.position") }) : null;
 }
 
 function labelRow(found) {

@@ -27,6 +27,9 @@ function buildClusters() {
     ]),
   });
   const caption = t("clusters.caption", { silhouette: fixed(page.clusters.silhouette, 2), n: groups.length });
+  const largest = Math.max(...groups.map(({ heads }) => heads.length));
+  if (largest >= items.length - 1)
+    holder.append(el("p", { class: "notice", text: t("clusters.no_groups", { n: largest, of: items.length }) }));
   const made = figure({ name: "clusters", caption, body, drawing: () => drawing, table });
   holder.append(el("div", { class: "duo wide" }, made.node, el("section", {}, groupTable(groups))));
 }
@@ -71,13 +74,14 @@ function groupTable(groups) {
   return dataTable("cluster-groups", t("clusters.table"), columns, rows, "compact groups");
 }
 
-// The two labels that most heads of a group share.
+// The two commonest labels among those of more than half of a group's heads.
 function commonLabels(heads) {
   const found = new Map();
   for (const { layer, head } of heads)
     for (const label of new Set(labelsOf(layer, head).map(tagOf))) found.set(label, (found.get(label) || 0) + 1);
-  const sorted = [...found].sort((a, b) => b[1] - a[1]).slice(0, 2);
-  return sorted.map(([label, n]) => `${label} (${n})`).join(t("list.comma")) || t("family.unlabelled");
+  const sorted = [...found].filter(([, n]) => 2 * n > heads.length).sort((a, b) => b[1] - a[1]).slice(0, 2);
+  const none = t(found.size ? "clusters.no_common" : "family.unlabelled");
+  return sorted.map(([label, n]) => `${label} (${n})`).join(t("list.comma")) || none;
 }
 
 function clusterDrawing(width, items, groups, alt) {

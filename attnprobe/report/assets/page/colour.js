@@ -71,10 +71,10 @@ function luminance(rgb) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-// Black or white, whichever stands out more.
+// Black or white, whichever stands out more: at least 4.58 to 1 on any colour, which a dark grey would not reach on middling ones.
 function inkOn(rgb) {
   const light = luminance(rgb);
-  return (light + 0.05) / 0.05 > 1.05 / (light + 0.05) ? "#101214" : "#ffffff";
+  return (light + 0.05) / 0.05 > 1.05 / (light + 0.05) ? "#000000" : "#ffffff";
 }
 
 // Attention weights are mostly small: a square root keeps the small ones visible, and the legend's ticks show it.

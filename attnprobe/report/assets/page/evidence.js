@@ -192,7 +192,7 @@ function relationBlock(layer, head) {
   });
   const table = dataTable(
     `relations-${headName(layer, head)}`,
-    t("card.relations.caption", { minimum: r.minimum_n }),
+    t("card.relations.caption", { minimum: r.minimum_n, margin: percent(r.margin, 0) }),
     columns,
     rows,
     "compact",

@@ -68,6 +68,12 @@ function measureTitle(measure) {
   return measure.group === "metrics" ? name : `${groupName(measure.group)}: ${name}`;
 }
 
+// A closed menu shows no group: probes and controls have numbers whose names alone do not say what they are of.
+function menuName(measure) {
+  const alone = !["probes", "controls"].includes(measure.group.split("/")[0]);
+  return alone ? named(`metric.${measure.name}`, measure.name) : measureTitle(measure);
+}
+
 // Everything the atlas can show, for its menu.
 function viewOptions() {
   const options = [];
@@ -83,7 +89,7 @@ function viewOptions() {
   }
   page.measures.forEach((measure, i) => {
     const group = groupName(measure.group);
-    options.push({ value: `measure:${i}`, label: named(`metric.${measure.name}`, measure.name), group });
+    options.push({ value: `measure:${i}`, label: menuName(measure), group });
   });
   for (const [i, name] of (page.relations?.names || []).entries()) {
     const meaning = gloss(name);

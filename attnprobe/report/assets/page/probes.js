@@ -22,7 +22,8 @@ function probeBlock(layer, head) {
   );
   const table = () => probeTable(accuracy, tasks, sites, layer, head);
   const name = `probes-${headName(layer, head)}`;
-  const made = figure({ name, caption: t("probes.caption"), body, drawing: () => drawing, table });
+  const caption = `${t("probes.caption")}${t("list.sentence")}${probeIntervals()}`;
+  const made = figure({ name, caption, body, drawing: () => drawing, table });
   const choose = (value) => {
     Object.assign(probeState, { site: Number(value), chosen: true });
     redraw();
@@ -32,13 +33,27 @@ function probeBlock(layer, head) {
   return [block("group.probes", box, made.node)];
 }
 
+// What the intervals of accuracy, control and selectivity cover; with the numbers of seeds and documents where the study has them.
+function probeIntervals() {
+  const { seeds, clusters, cluster } = page.probing;
+  return t("probes.interval", {
+    cluster: t(`cluster.${cluster}`),
+    seeds: isNumber(seeds) ? t("probes.interval.seeds", { n: seeds }) : "",
+    clusters: isNumber(clusters) ? t("probes.interval.clusters", { n: clusters }) : "",
+  });
+}
+
 function siteName(names) {
   return named(`value.${names[probeState.site]}`, names[probeState.site]);
 }
 
+function ofTask(name) {
+  return page.context.find((one) => one.group === "probes" && one.name === name);
+}
+
 function probeItems(accuracy, tasks, sites, layer, head) {
   const control = measureNamed("control", "probes");
-  const majority = page.context.find((one) => one.group === "probes" && one.name === "majority");
+  const [majority, n] = ["majority", "n"].map(ofTask);
   return accuracy.dims[tasks].values.map((task, i) => {
     const place = accuracy.dims.map((_, axis) => (axis === tasks ? i : axis === sites ? probeState.site : 0));
     const item = { label: named(`task.${task}`, task), ...readMeasure(accuracy, place, layer, head) };
@@ -50,6 +65,7 @@ function probeItems(accuracy, tasks, sites, layer, head) {
       isNumber(item.low) ? t("tip.interval", { interval: span(item.low, item.high, percent) }) : null,
       isNumber(item.control) ? `${named("metric.control", "control")}: ${percent(item.control)}` : null,
       isNumber(item.majority) ? `${named("metric.majority", "majority")}: ${percent(item.majority)}` : null,
+      n ? t("tip.n", { cases: count(n.value.at(i)) }) : null,
     ];
     return item;
   });
@@ -74,14 +90,16 @@ function probeTable(accuracy, tasks, sites, layer, head) {
   const measures = names.map((name) => measureNamed(name, "probes")).filter(Boolean);
   const whole = measures.filter((measure) => measure.dims.length === accuracy.dims.length);
   const places = product(accuracy.dims.map((dim) => dim.values.length));
+  const random = randomColumns(accuracy, layer, head);
   const shown = (measure) => (measure.unit === "share" || measure.name === "selectivity" ? percent : plain);
   const columns = [
     ...columnsOf(["dim.task", "text"]),
     ...(sites < 0 ? [] : columnsOf(["dim.site", "text"])),
     ...whole.map((measure) => ({ label: metricName(measure.name), kind: "number" })),
-    ...columnsOf(["metric.majority"]),
+    ...random.columns,
+    ...columnsOf(["metric.majority"], ["word.n"]),
   ];
-  const majority = page.context.find((one) => one.group === "probes" && one.name === "majority");
+  const [majority, n] = ["majority", "n"].map(ofTask);
   const rows = places.map((place) => [
     { text: named(`task.${accuracy.dims[tasks].values[place[tasks]]}`, accuracy.dims[tasks].values[place[tasks]]) },
     ...(sites < 0 ? [] : [{ text: coordinateLabel(accuracy.dims[sites], place[sites]) }]),
@@ -90,9 +108,30 @@ function probeTable(accuracy, tasks, sites, layer, head) {
       const note = isNumber(one.low) ? span(one.low, one.high, shown(measure)) : "";
       return { ...numberCell(one.value, shown(measure)), note };
     }),
+    ...random.cells(place),
     numberCell(majority ? majority.value.at(place[tasks]) : NaN, percent),
+    numberCell(n ? n.value.at(place[tasks]) : NaN, count),
   ]);
   return { columns, rows };
+}
+
+// Accuracy of the same probe on models with random weights, a column for each kind of them; none where the study has none.
+function randomColumns(accuracy, layer, head) {
+  const measure = measureNamed("random", "probes");
+  if (!measure || measure.dims[0].name !== "weights") return { columns: [], cells: () => [] };
+  const kinds = measure.dims[0].values;
+  const axis = (dim) => accuracy.dims.findIndex((one) => one.name === dim.name);
+  return {
+    columns: kinds.map((kind) => ({
+      label: t("probes.random", { weights: named(`value.${kind}`, kind) }),
+      kind: "number",
+    })),
+    cells: (place) =>
+      kinds.map((_, i) => {
+        const at = measure.dims.map((dim, j) => (j ? place[axis(dim)] : i));
+        return numberCell(readMeasure(measure, at, layer, head).value, percent);
+      }),
+  };
 }
 
 // What happens to the model's output without the head, and where that stands among all heads.

@@ -65,7 +65,8 @@ function evidenceTable(record, layer, head) {
     evidenceCell(probe.map(probeEvidence), t("agreement.not probed")),
   ]);
   const site = named(`value.${page.profiles.site}`, page.profiles.site);
-  return dataTable(`verdict-${headName(layer, head)}`, t("joined.caption", { site }), columns, rows, "compact");
+  const caption = `${t("joined.caption", { site })}${t("list.sentence")}${probeIntervals()}`;
+  return dataTable(`verdict-${headName(layer, head)}`, caption, columns, rows, "compact");
 }
 
 function evidenceCell(lines, otherwise) {
@@ -89,7 +90,8 @@ function labelEvidence(found) {
 }
 
 function probeEvidence(task) {
-  const value = `${points(task.selectivity)} (${span(task.selectivity_low, task.selectivity_high, points)})`;
+  const interval = span(task.selectivity_low, task.selectivity_high, points);
+  const value = `${points(task.selectivity)} (${interval}), ${t("tip.n", { cases: count(task.n) })}`;
   const sign = task.holds ? "✓ " : "";
   return { name: `${sign}${taskName(task.task)}`, value: task.holds ? value : `${value} ${t("joined.not_held")}`, held: task.holds };
 }
