@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,7 +16,15 @@ from attnprobe.heads.tabulate import MARGIN
 from attnprobe.models.load import Model
 from attnprobe.records import Sentence
 from attnprobe.text.align import Encoded, encode
-from attnprobe.text.batching import PlanDigest, PlanOptions, Shard, cluster_of, plan_shards
+from attnprobe.text.batching import (
+    SPLITS,
+    PlanDigest,
+    PlanOptions,
+    Shard,
+    cluster_of,
+    plan_shards,
+    split_of_sentence,
+)
 from attnprobe.text.drops import Drops
 
 DEFAULT_RELATIONS = ("dep", "udep")
@@ -53,7 +62,8 @@ class Planned:
     tokens: int
     unknown: int
     drops: Drops
-    documents: int
+    documents: dict[str, int]
+    """Clusters that stand in each split."""
     repeated: int
     """Sentences whose text was met before in the corpus (the first million are looked at)."""
     repeated_documents: int
@@ -75,14 +85,15 @@ def lay_plan(model: Model, sentences: Iterable[Sentence], options: Options) -> P
     """First reading: what is kept and left out, the plan and its hash, and the batches to verify on."""
     digest, drops = PlanDigest(options.plan), Drops()
     generator = np.random.default_rng(options.seed)
-    planned = Planned("", 0, 0, 0, drops, 0, 0, 0, 0, [], [], [])
+    planned = Planned("", 0, 0, 0, drops, dict.fromkeys(SPLITS, 0), 0, 0, 0, [], [], [])
     first: list[Encoded] = []
     longest: list[Encoded] = []
     drawn: list[Encoded] = []
     seen, batches = _Seen(), 0
     for shard, members in shards_of(model, sentences, options, drops):
         digest.add(shard)
-        planned.documents += len(set(shard.clusters))
+        for item in dict(zip(shard.clusters, members, strict=True)).values():
+            planned.documents[split_of_sentence(item.sentence, options.cluster)] += 1
         for item in members:
             planned.tokens += len(item)
             planned.unknown += item.n_unknown
@@ -162,3 +173,26 @@ def limited(sentences: Iterable[Sentence], limit: int | None) -> Iterator[Senten
         if limit is not None and number >= limit:
             return
         yield sentence
+
+
+def warn_of_copies(planned: Planned) -> None:
+    """Texts that are counted twice."""
+    told = []
+    if planned.repeated_documents:
+        of = sum(planned.documents.values())
+        told.append(f"{planned.repeated_documents} of {of} documents are word for word an earlier one")
+    if planned.repeated > 0.05 * planned.sentences:
+        told.append(f"{planned.repeated} of {planned.sentences} sentences repeat an earlier one")
+    if told:
+        warnings.warn(f"{'; '.join(told)}: intervals are too narrow if they are copies.", stacklevel=5)
+
+
+def warn_of_an_empty_split(planned: Planned, cluster: str) -> None:
+    """What a run cannot say where a split is empty: choices are made on `select` and judged on `report`."""
+    counts = ", ".join(f"{n} in {split}" for split, n in planned.documents.items())
+    by_sentence = ", or split by sentence: cluster='sentence' (--cluster sentence)" if cluster == "document" else ""
+    for split, lost in (("select", "nothing can be chosen"), ("report", "nothing that is chosen can be judged")):
+        if not planned.documents[split]:
+            what = f"no {cluster} falls into the split {split} ({cluster}s: {counts}), so {lost}"
+            told = "no relation gets a head, a baseline or a test"
+            warnings.warn(f"{what}: {told}. Take more {cluster}s{by_sentence}.", stacklevel=5)

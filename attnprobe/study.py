@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,7 +33,18 @@ from attnprobe.heads.tabulate import MARGIN, best_table, metric_tables, relation
 from attnprobe.models.capture import as_model
 from attnprobe.models.load import Model
 from attnprobe.models.verify import require
-from attnprobe.planning import DEFAULT_RELATIONS, Job, Options, Planned, Progress, lay_plan, limited, shards_of
+from attnprobe.planning import (
+    DEFAULT_RELATIONS,
+    Job,
+    Options,
+    Planned,
+    Progress,
+    lay_plan,
+    limited,
+    shards_of,
+    warn_of_an_empty_split,
+    warn_of_copies,
+)
 from attnprobe.probes.profile import profile_groups
 from attnprobe.probes.run import Task, probe, refuse_unprobed
 from attnprobe.probes.tasks import choose_tasks
@@ -297,22 +307,14 @@ def _tree(
     groups |= example_tables(model, planned.examples)
     attributes = provenance.as_attributes()
     attributes |= {
-        "documents": planned.documents,
+        "documents": sum(planned.documents.values()),
+        **{f"documents_{split}": n for split, n in planned.documents.items()},
         "tokens": planned.tokens,
         "unknown_tokens": planned.unknown,
         "repeated_sentences": planned.repeated,
         "repeated_documents": planned.repeated_documents,
         "cases_without_token": int(sums.counts.get("cases_without_token", 0)),
     }
-    _warn_of_copies(planned)
+    warn_of_copies(planned)
+    warn_of_an_empty_split(planned, options.cluster)
     return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attributes), **groups})
-
-
-def _warn_of_copies(planned: Planned) -> None:
-    told = []
-    if planned.repeated_documents:
-        told.append(f"{planned.repeated_documents} of {planned.documents} documents are word for word an earlier one")
-    if planned.repeated > 0.05 * planned.sentences:
-        told.append(f"{planned.repeated} of {planned.sentences} sentences repeat an earlier one")
-    if told:
-        warnings.warn(f"{'; '.join(told)}: intervals are too narrow if they are copies.", stacklevel=4)

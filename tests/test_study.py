@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from attnprobe import capture, load, open_study, read_conllu, run
 from attnprobe.errors import EnvironmentFailure, InputError, VerificationError
 from attnprobe.records import STUDY_FORMAT, Sentence
+from attnprobe.text.batching import cluster_of, split_of_sentence
 from attnprobe.text.corpus import read_corpus
 
 SENTENCES = [
@@ -162,6 +164,36 @@ def test_a_document_given_twice_is_warned_about(minilm):
     assert [study.attributes[f"repeated_{what}"] for what in ("documents", "sentences")] == [1, 3]
     alike = [replace(corpus[0], id=name, document=name) for name in "op"]  # one sentence alone may well be said twice
     assert run(minilm, [*corpus, *alike], metrics=["entropy"], examples=0).attributes["repeated_documents"] == 0
+
+
+@pytest.mark.parametrize(("empty", "lost"), [("select", "nothing can be chosen"), ("report", "nothing .* judged")])
+def test_a_split_without_documents_is_warned_about_and_yields_no_choice(minilm, empty, lost):
+    other = {"select": "report", "report": "select"}[empty]
+    there = [sentence for sentence in SENTENCES if split_of_sentence(sentence) == other]
+    n = len({sentence.document for sentence in there})
+    counts = {empty: 0, other: n}
+    told = f"no document falls into the split {empty} .documents: {counts['select']} in select, {counts['report']} in report"
+    with pytest.warns(UserWarning, match=f"{told}.*{lost}.*more documents, or .*cluster='sentence'") as caught:
+        study = run(minilm, there, relations=["dep"], examples=0)
+    assert caught[0].filename == __file__
+    assert {split: study.attributes[f"documents_{split}"] for split in counts} == counts
+    assert (study["best"]["layer"] >= 0).all() == (empty == "report")
+    assert study["best"]["difference"].isnull().all()
+    texts = study["labels"]["labels"].values.ravel()
+    found = [item for read in map(json.loads, texts) for item in [*read["labels"], read["nearest_miss"] or {}]]
+    assert not any("offset" in item or "relation" in item for item in found)
+
+
+def test_documents_are_counted_by_split_and_two_filled_ones_are_no_warning(minilm):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        study = run(minilm, SENTENCES, metrics=["entropy"], relations=[], examples=0)
+        by_sentence = run(minilm, SENTENCES, metrics=["entropy"], relations=[], examples=0, cluster="sentence")
+    for found, by, n in ((study, "document", 12), (by_sentence, "sentence", 34)):
+        clusters = {cluster_of(sentence, by): split_of_sentence(sentence, by) for sentence in SENTENCES}
+        assert found.attributes["documents"] == len(clusters) == n
+        for split in ("select", "report"):
+            assert found.attributes[f"documents_{split}"] == list(clusters.values()).count(split)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a head must beat: the best fixed offset, and where a relation's family has them, baselines of its own.
 
-The baseline of a relation is whichever of these is best on `select`; `report` is judged against that one.
+The baseline of a relation is whichever of these is best on `select`; `report` is judged against that one. Where `select` holds no case
+there is no choice, hence no baseline, and every difference from it is NaN.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ class Baselines:
         select, whole = self.sums.y[0].argmax(-1), self.sums.y[-1].argmax(-1)
         return np.stack([select, select, whole])
 
+    @property
+    def defined(self) -> np.ndarray:
+        """Whether there were cases to choose the baseline on, bool [split relation]."""
+        return np.stack([self.n[0], self.n[0], self.n[-1]]) > 0
+
     def differences(self, hits: RatioSums) -> tuple[np.ndarray, np.ndarray]:
         """Accuracy minus that of the chosen baseline, with its standard error, in the shape of `hits`."""
         at = self.chosen
@@ -84,13 +90,16 @@ class Baselines:
 
         one = RatioSums(*(of_chosen(getattr(self.sums, f.name)) for f in fields(RatioSums)))
         places = at[:, None, :, None, None, None, None]
-        return difference(hits, one, np.take_along_axis(self.product, places, -1)[..., 0])
+        d, error = difference(hits, one, np.take_along_axis(self.product, places, -1)[..., 0])
+        defined = self.defined[:, None, :, None, None, None]
+        return np.where(defined, d, np.nan), np.where(defined, error, np.nan)
 
     def variables(self) -> dict[str, Any]:
         """The variables of `/relations` that tell of baselines."""
         dims, n, at = ["split", "relation"], self.n, self.chosen
-        best = np.take_along_axis(self.sums.ratio, at[..., None], -1)[..., 0]
-        is_offset = (n > 0) & (at < len(OFFSETS))
+        known = (n > 0) & self.defined
+        best = np.where(known, np.take_along_axis(self.sums.ratio, at[..., None], -1)[..., 0], np.nan)
+        is_offset = known & (at < len(OFFSETS))
         offset = np.where(is_offset, np.array([*OFFSETS, *[0] * len(RIVALS)])[at], np.nan)
         rivals = np.where(self.has_rivals[:, None], self.sums.y[..., len(OFFSETS) :], np.nan)
         note = "nearest mention before; the same among those with the same head word; NaN: not for this family"
@@ -100,9 +109,17 @@ class Baselines:
             "offset_hits": ([*dims, "offset"], self.offsets.y, {"unit": "cases"}),
             "rival_hits": ([*dims, "rival"], rivals, {"unit": "cases", "note": note}),
             "chance": (dims, chance, {"unit": "share", "note": "a random choice among the candidates"}),
-            "baseline": (dims, best, {"unit": "share", "note": "report: the baseline chosen on select"}),
-            "baseline_offset": (dims, offset, {"unit": "words", "note": "NaN: the baseline is no offset"}),
-            "baseline_name": (dims, np.where(n > 0, np.array(NAMES)[at], "")),
+            "baseline": (
+                dims,
+                best,
+                {"unit": "share", "note": "report: the baseline chosen on select; NaN: no case there"},
+            ),
+            "baseline_offset": (
+                dims,
+                offset,
+                {"unit": "words", "note": "NaN: the baseline is no offset, or there is none"},
+            ),
+            "baseline_name": (dims, np.where(known, np.array(NAMES)[at], "")),
         }
 
 

@@ -125,13 +125,15 @@ class _Pair:
         return paired_difference(*ours, *(self.aligned(_with_all(self.b["totals"][name])) for name in (total, n)))
 
     def best(self) -> xr.Dataset:
-        """`/best` of the comparison: accuracy on `report` of the head each study chose on `select`."""
+        """`/best` of the comparison: accuracy on `report` of the head each study chose on `select` (-1: none)."""
         first, second = xr.align(self.a["best"], self.b["best"], join="inner")
         names = ("accuracy", "low", "high")
         d, low, high = _independent([first[name] for name in names], [second[name] for name in names])
         if self.paired:
             sums = [part for study, table in ((self.a, first), (self.b, second)) for part in _best_totals(study, table)]
             d, low, high = paired_difference(*sums)
+        chosen = (first["layer"] >= 0) & (second["layer"] >= 0)
+        d, low, high = (values.where(chosen) for values in (d, low, high))
         told = {"unit": "share", **_counted(low, high)}
         found = {name: values.assign_attrs(told) for name, values in (("difference", d), ("low", low), ("high", high))}
         for side, table in (("a", first), ("b", second)):
@@ -207,7 +209,9 @@ def _without_views(table: xr.Dataset) -> xr.Dataset:
 def _best_totals(study: Study, best: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
     """Hits and cases on `report` of each relation's best head, by group."""
     report = study["totals"].sel(split="report", relation=best["relation"])
-    place = {name: best[name] for name in ("scorer", "direction", "layer", "head")}
+    found = best["layer"] >= 0
+    dims = ("scorer", "direction", "layer", "head")
+    place = {name: best[name].where(found, report[name].values[0]).astype(best[name].dtype) for name in dims}
     hits = report["hits"].sel(place).astype(float)
     return hits.reset_coords(drop=True), report["cases"].astype(float).reset_coords(drop=True)
 

@@ -74,7 +74,7 @@ def _findings(metrics: xr.Dataset, layer: int, head: int) -> Iterator[dict[str, 
     here = metrics.isel(layer=layer, head=head)
     for metric, threshold in (("offset_argmax", ARGMAX_SHARE), ("offset_mass", MASS_SHARE)):
         if metric in here:
-            yield _best_of(here, metric, "offset", threshold, "position")
+            yield from _best_of(here, metric, "offset", threshold, "position")
     if "special_argmax" in here:
         yield _on_target(here, "special_argmax", "self", ARGMAX_SHARE, "position")
     if "special_mass" in here:
@@ -87,13 +87,15 @@ def _findings(metrics: xr.Dataset, layer: int, head: int) -> Iterator[dict[str, 
         yield _finding(here, "entropy_normalised", {}, BROAD_ENTROPY, "broad", "broad")
 
 
-def _best_of(here: xr.Dataset, metric: str, dim: str, threshold: float, family: str) -> dict[str, Any]:
-    """The rule at the offset that is best on `select`."""
+def _best_of(here: xr.Dataset, metric: str, dim: str, threshold: float, family: str) -> Iterator[dict[str, Any]]:
+    """The rule at the offset that is best on `select`; none where `select` has no rows to choose on."""
     values = here[metric].sel(split="select").values
+    if np.isnan(values).all():
+        return
     place = int(np.argmax(np.where(np.isnan(values), -1.0, values)))
     offset = int(here[dim].values[place])
     names = {-1: "previous token", 1: "next token"}
-    return _finding(here, metric, {dim: offset}, threshold, family, names.get(offset, f"offset {offset:+d}"))
+    yield _finding(here, metric, {dim: offset}, threshold, family, names.get(offset, f"offset {offset:+d}"))
 
 
 def _on_target(here: xr.Dataset, metric: str, target: str, threshold: float, family: str) -> dict[str, Any]:

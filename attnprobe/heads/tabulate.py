@@ -21,6 +21,8 @@ MARGIN = 0.05
 """Gain over the baseline, on `select`, from which a (relation, head, direction) is carried forward to be tested on `report`."""
 MINIMUM_N = 100
 """Cases on `report` under which nothing is tested or labelled."""
+NONE = -1
+"""Layer and head in `/best` of a relation for which none was chosen."""
 
 
 def layer_coordinates(sums: ShardSums) -> dict[str, Any]:
@@ -120,26 +122,31 @@ _TESTED = "report split, one-sided, Holm over what select carried forward; NaN: 
 
 
 def best_table(relations: xr.Dataset) -> xr.Dataset:
-    """`/best`: for each relation the scorer, direction and head chosen on `select`, and what it does on `report`."""
+    """`/best`: for each relation the scorer, direction and head chosen on `select`, and what it does on `report`.
+
+    Where `select` holds no case nothing is chosen: layer and head are -1, names "", and all but the counts is NaN.
+    """
     accuracy = relations["accuracy"].sel(split="select").transpose("relation", "scorer", "direction", "layer", "head")
     shape = accuracy.shape[1:]
     flat = np.where(np.isnan(accuracy.values), -1.0, accuracy.values).reshape(len(accuracy), -1)
     places = np.unravel_index(flat.argmax(1), shape)
     index = [xr.DataArray(place, dims="relation") for place in places]
     everything = np.arange(len(accuracy))
+    n_select = relations["n"].sel(split="select").values
+    chosen = n_select > 0
 
     def at(name: str, split: str | None) -> np.ndarray:
         array = relations[name] if split is None else relations[name].sel(split=split)
         array = array.transpose("relation", "scorer", "direction", "layer", "head")
-        return array.values[(everything, *[i.values for i in index])]
+        return np.where(chosen, array.values[(everything, *[i.values for i in index])], np.nan)
 
     columns: dict[str, Any] = {
-        "scorer": relations["scorer"].values[places[0]].astype(str),
-        "direction": relations["direction"].values[places[1]].astype(str),
-        "layer": places[2],
-        "head": places[3],
+        "scorer": np.where(chosen, relations["scorer"].values[places[0]].astype(str), ""),
+        "direction": np.where(chosen, relations["direction"].values[places[1]].astype(str), ""),
+        "layer": np.where(chosen, places[2], NONE),
+        "head": np.where(chosen, places[3], NONE),
         "accuracy_select": at("accuracy", "select"),
-        "n_select": relations["n"].sel(split="select").values,
+        "n_select": n_select,
         "accuracy": at("accuracy", "report"),
         "low": at("low", "report"),
         "high": at("high", "report"),

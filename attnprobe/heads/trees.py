@@ -128,6 +128,7 @@ def tree_table(sums: ShardSums) -> xr.Dataset | None:
         return None
     offsets = found["offsets"]
     chosen = np.array([offsets.y[0].argmax()] * 2 + [offsets.y[-1].argmax()])
+    defined = np.array([n[0], n[0], n[-1]]) > 0
     variables: dict[str, Any] = {
         "n": ("split", n, {"unit": "words", "note": "words with a head, punctuation left out"}),
         **_scored("uas", ["split", "root", "direction", "layer", "head"], found["uas"]),
@@ -135,10 +136,10 @@ def tree_table(sums: ShardSums) -> xr.Dataset | None:
         "offset_uas": (["split", "offset"], offsets.ratio, {"unit": "share", "note": "head at a fixed offset"}),
         "baseline_uas": (
             "split",
-            offsets.ratio[np.arange(3), chosen],
-            {"unit": "share", "note": "report: best on select"},
+            np.where(defined, offsets.ratio[np.arange(3), chosen], np.nan),
+            {"unit": "share", "note": "report: best on select; NaN: no word with a head there"},
         ),
-        "baseline_offset": ("split", np.array(OFFSETS)[chosen], {"unit": "words"}),
+        "baseline_offset": ("split", np.where(defined, np.array(OFFSETS)[chosen], np.nan), {"unit": "words"}),
         "chain_uuas": (
             "split",
             found["chain"].ratio,
@@ -162,8 +163,13 @@ def _scored(name: str, dims: list[str], sums: RatioSums) -> dict[str, Any]:
 
 
 def choose_ensembles(trees: xr.Dataset, relations: xr.Dataset | None) -> dict[str, list[Member]]:
-    """Heads to put together, chosen on `select`: the 1, 2, 4, 8 best by UAS (gold root), and the best one of each universal relation."""
+    """Heads to put together, chosen on `select`: the 1, 2, 4, 8 best by UAS (gold root), and the best one of each universal relation.
+
+    None where `select` holds no word with a head.
+    """
     select = trees["uas"].sel(split="select", root="given").transpose("direction", "layer", "head")
+    if select.isnull().all():
+        return {}
     best_way = np.nan_to_num(select.values, nan=-1.0).argmax(0)
     by_head = np.nan_to_num(select.max("direction").values, nan=-1.0)
     order = np.argsort(-by_head.ravel(), kind="stable")
@@ -234,6 +240,8 @@ def with_ensembles(
 ) -> xr.Dataset:
     """`/trees` with ensembles of heads: chosen on `select`, measured by `collect`, which runs the corpus once more."""
     chosen = choose_ensembles(trees, relations)
+    if not chosen:
+        return trees
     sums = {
         name: with_all(part) for name, part in collect(lambda items: Ensembles(items, list(chosen.values()))).items()
     }

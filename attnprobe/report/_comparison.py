@@ -12,7 +12,7 @@ from attnprobe.records import Study, too_wide
 from attnprobe.report._arena import Arena, number, parsed
 from attnprobe.report._payload import dataset_of, layers_of, measure_of
 from attnprobe.report._tables import cell, column, figure_cell, row
-from attnprobe.report._words import Words, arrow, count, percent, points, short_name, span
+from attnprobe.report._words import MISSING, Words, arrow, count, percent, points, short_name, span
 
 MINIMUM = 100
 """Cases from which a relation's change is listed on a card."""
@@ -198,10 +198,12 @@ def _best_row(best: xr.Dataset, words: Words) -> Item:
     name = str(best["relation"].values)
     cells = [cell(name), cell(words.gloss(name))]
     for side in ("a", "b"):
-        place = f"L{int(best[f'layer_{side}'])}H{int(best[f'head_{side}'])}"
+        found = int(best[f"layer_{side}"]) >= 0
+        place = f"L{int(best[f'layer_{side}'])}H{int(best[f'head_{side}'])}" if found else MISSING
         direction = arrow(str(best[f"direction_{side}"].values))
-        link = {"href": f"#{place}"} if side == "a" else {}
-        cells += [cell(place, **link, note=direction), figure_cell(best[f"accuracy_{side}"], percent)]
+        link = {"href": f"#{place}"} if side == "a" and found else {}
+        note = direction if found else words("best.not_chosen")
+        cells += [cell(place, **link, note=note), figure_cell(best[f"accuracy_{side}"], percent)]
     low, high = float(best["low"]), float(best["high"])
     apart = low > 0 or high < 0
     cells.append(figure_cell(best["difference"], points, mark=words("compare.apart") if apart else ""))

@@ -24,6 +24,7 @@ MOST = {"single": 14, "double": 20}
 """Relations shown unless they are chosen."""
 PITCH = 0.152
 """Distance of two bars, in inches."""
+ARROWS = {"dep->head": "↑", "head->dep": "↓"}
 PASSED, FAILED = tint(GREEN, 0.75), tint(FAINT, 0.6)
 COLUMNS = ("accuracy", "low", "high", "n", "baseline", "difference", "difference_low", "difference_high", "p_adjusted")
 
@@ -45,15 +46,18 @@ def relation_bars(study: Study, relations: Sequence[str] | None = None, *, width
         _draw_bars(figure, frame, names, width)
         passed = int(frame["passed"].sum())
         few = int((frame["n"] < float(table.attrs.get("minimum_n", 100))).sum())
+        none = int((frame["layer"] < 0).sum())
         figure.tell(
             caption=f"Accuracy (share of cases) of the best head for each of {len(frame)} relations, {sample(study)}. Scorer, direction and head "
             f"chosen on the select split, accuracy and n on report; {intervals(study)}. Black mark: baseline, the best fixed offset or rival "
             f"rule chosen on select. Green, {passed} of {len(frame)}: beats it (paired test, p < .05 after Holm, and the margin). "
             + (f"{few} with fewer than {int(table.attrs.get('minimum_n', 100))} cases: not tested. " if few else "")
+            + (f"{none} with no case on select: no head was chosen (–). " if none else "")
             + f"↑: where the dependent looks hardest; ↓: which word looks hardest at the dependent. {checked(study)} {COUNTED_FROM}",
             alt=f"Bar chart of {len(frame)} relations; {passed} beat their baseline. "
             + "; ".join(
-                f"{row.relation} {row.accuracy:.2f} against {row.baseline:.2f}" for row in frame.head(8).itertuples()
+                f"{row.relation} " + _defined(f"{row.accuracy:.2f} against {row.baseline:.2f}")
+                for row in frame.head(8).itertuples()
             ),
             table=frame,
         )
@@ -70,7 +74,7 @@ def _relations(best: xr.Dataset, table: xr.Dataset, wanted: Sequence[str] | None
             raise InputError(explain("cannot draw relation bars", expected="at least one relation", got="none"))
         return list(wanted)
     column(width)
-    enough = best["n"].values >= float(table.attrs.get("minimum_n", 100))
+    enough = (best["n"].values >= float(table.attrs.get("minimum_n", 100))) & (best["layer"].values >= 0)
     full = any(name.startswith("dep:") for name in known)
     kept = [name for name, ok in zip(known, enough, strict=True) if ok and not (full and name.startswith("udep:"))]
     kept = kept or known
@@ -109,17 +113,25 @@ def _draw_bars(figure: PaperFigure, frame: pd.DataFrame, names: list[str], width
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("Accuracy (share of cases)")
     rows = list(frame.itertuples())
-    heads = [f"{head_name(row.layer, row.head)} {'↓' if row.direction == 'head->dep' else '↑'}" for row in rows]
+    heads = [f"{head_name(row.layer, row.head)} {ARROWS[row.direction]}" if row.layer >= 0 else "–" for row in rows]
     _write_column(axes, -0.5 * POINT - 2, "Relation", [shortened(name, (left - 0.06) * POINT, SMALL) for name in names])
     _write_column(axes, -4, "Head", heads, SOFT)
     end = (wide - start - right) * POINT
     counts = [f"{row.n:,.0f}" for row in rows]
     if width == "double":
         _write_column(
-            axes, end + 74, "Accuracy [95 %]", [f"{row.accuracy:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in rows]
+            axes,
+            end + 74,
+            "Accuracy [95 %]",
+            [_defined(f"{row.accuracy:.2f} [{row.low:.2f}, {row.high:.2f}]") for row in rows],
         )
-        _write_column(axes, end + 98, "Gain", [f"{100 * row.difference:+.0f}".replace("-", "−") for row in rows])
+        gains = [_defined(f"{100 * row.difference:+.0f}".replace("-", "−")) for row in rows]
+        _write_column(axes, end + 98, "Gain", gains)
     _write_column(axes, end + (126 if width == "double" else 28), "n", counts, SOFT)
+
+
+def _defined(text: str) -> str:
+    return "–" if "nan" in text else text
 
 
 def _write_column(axes: Axes, right: float, heading: str, texts: Sequence[str], colour: str = INK) -> None:

@@ -172,7 +172,8 @@ def relation_values(study: Study, name: str, where: Mapping[str, Any], figure: s
     best = table_of(study, "best").sel(relation=name) if "best" in study else None
     defaults = {"split": "report"}
     for dim in ("scorer", "direction"):
-        defaults[dim] = str(best[dim].values) if best is not None and dim in best else str(table[dim].values[0])
+        defaults[dim] = str(best[dim].values) if best is not None and dim in best else ""
+        defaults[dim] = defaults[dim] or str(table[dim].values[0])  # none was chosen
     at = chosen(table["accuracy"], {**defaults, **where}, figure)
     here = table.sel(at, drop=True)
     n = float(here["n"])

@@ -15,6 +15,8 @@ from attnprobe.report._words import Words, arrow, count, percent, points, tiny
 
 SIGNIFICANT = 0.05
 DEFAULT_MINIMUM = 100
+LABELLING = ("offset_argmax", "offset_mass", "special_argmax", "special_mass", "entropy_normalised")
+"""Metrics that labels are given by."""
 TELLING = ("syntax", "semantics", "position", "sink", "broad")
 """Families in the order in which the summary names them."""
 
@@ -109,13 +111,13 @@ def summary(study: Study, data: dict[str, Any], badge: dict[str, Any], words: Wo
     )
     return [
         ran + words("list.sentence") + words(f"summary.verify.{badge['status']}"),
-        what_heads_do(data, words),
+        what_heads_do(data, words, _too_few(study, words)),
         _finding(study, words),
     ]
 
 
-def what_heads_do(data: dict[str, Any], words: Words) -> str:
-    """How many heads earned a label of each family, more than one, and none."""
+def what_heads_do(data: dict[str, Any], words: Words, too_few: str = "") -> str:
+    """How many heads earned a label of each family, more than one, and none; why none did (`too_few`, where that is why)."""
     if data["labels"] is None:
         return words("summary.no_labels")
     cells = [cell for row in data["labels"] for cell in row]
@@ -127,7 +129,7 @@ def what_heads_do(data: dict[str, Any], words: Words) -> str:
         for family in order
     ]
     if not parts:
-        return words("summary.none_labelled", of=len(cells))
+        return words("summary.none_labelled", of=len(cells), why=too_few or words("summary.too_weak"))
     several = sum(len(own) > 1 for own in of_heads)
     return words(
         "summary.labels",
@@ -138,11 +140,40 @@ def what_heads_do(data: dict[str, Any], words: Words) -> str:
     )
 
 
+def _too_few(study: Study, words: Words) -> str:
+    """That no rule of a label had cases enough on `report` to be tested; empty where one had, or the study does not tell."""
+    found: list[float] = []
+    for group, names in (("metrics_by_split", [f"{name}_count" for name in LABELLING]), ("relations", ["n"])):
+        table = dataset_of(study, group) if group in study else xr.Dataset()
+        for name in names:
+            if name in table and "report" in table.get("split", ()):
+                found.append(float(np.nan_to_num(table[name].sel(split="report").values).max(initial=0)))
+    minimum, most = minimum_of(study), max(found, default=np.inf)
+    return words("summary.too_few", minimum=minimum, n=count(most)) if most < minimum else ""
+
+
+def minimum_of(study: Study) -> int:
+    """Cases on `report` under which nothing is tested."""
+    told = dataset_of(study, "relations").attrs if "relations" in study else {}
+    return int(told.get("minimum_n", DEFAULT_MINIMUM))
+
+
+def _without_finding(study: Study, words: Words) -> str:
+    """Why no relation passed: nothing was chosen, too few cases to test, or no head was good enough."""
+    best, minimum = dataset_of(study, "best"), minimum_of(study)
+    if best.sizes.get("relation") and "n" in best:
+        if (best["layer"].values < 0).all():
+            return words("summary.nothing_chosen")
+        if np.nan_to_num(best["n"].values).max() < minimum:
+            return words("summary.nothing_tested", minimum=minimum)
+    return words("summary.no_finding")
+
+
 def _finding(study: Study, words: Words) -> str:
     """The relation that a head follows furthest beyond the best fixed distance; else what entropy tells."""
     place = clearest(study)
     if place is None:
-        return _by_entropy(study, words) if "best" not in study else words("summary.no_finding")
+        return _by_entropy(study, words) if "best" not in study else _without_finding(study, words)
     best = dataset_of(study, "best").isel(relation=place)
     name = str(best["relation"].values)
     return words(
@@ -162,12 +193,8 @@ def clearest(study: Study) -> int | None:
     if "best" not in study or "difference" not in study["best"]:
         return None
     best = dataset_of(study, "best")
-    minimum = (
-        float(dataset_of(study, "relations").attrs.get("minimum_n", DEFAULT_MINIMUM))
-        if "relations" in study
-        else DEFAULT_MINIMUM
-    )
-    passed = (best["p_adjusted"].values < SIGNIFICANT) & (best["n"].values >= minimum) & (best["difference"].values > 0)
+    enough = best["n"].values >= minimum_of(study)
+    passed = (best["p_adjusted"].values < SIGNIFICANT) & enough & (best["difference"].values > 0)
     if not passed.any():
         return None
     return int(np.where(passed, best["difference"].values, -np.inf).argmax())

@@ -17,7 +17,10 @@ ATTRIBUTES = (
     *("model", "model_sha256", "family", "tokenizer", "attn_implementation", "dtype", "device"),
     *("corpus", "corpus_sha256", "label_scheme", "seed", "created", "format"),
 )
-COUNTED = ("sentences_kept", "documents", "tokens", "unknown_tokens", "repeated_sentences", "cases_without_token")
+COUNTED = (
+    *("sentences_kept", "documents", "documents_select", "documents_report", "tokens", "unknown_tokens"),
+    *("repeated_sentences", "cases_without_token"),
+)
 ENOUGH_UNKNOWN = 0.05
 
 
@@ -73,6 +76,7 @@ def best_table(study: Study, words: Words) -> dict[str, Any] | None:
 
 def _best_row(best: xr.Dataset, minimum: int, words: Words) -> dict[str, Any]:
     name, direction = str(best["relation"].values), str(best["direction"].values)
+    found = int(best["layer"]) >= 0
     head = f"L{int(best['layer'])}H{int(best['head'])}"
     value = {key: float(best[key]) for key in best.data_vars if best[key].dtype.kind in "fi"}
     offset = signed(value.get("baseline_offset"))
@@ -81,8 +85,8 @@ def _best_row(best: xr.Dataset, minimum: int, words: Words) -> dict[str, Any]:
     cells = [
         cell(name, relation=name),
         cell(words.gloss(name)),
-        cell(head, href=f"#{head}"),
-        cell(arrow(direction), direction),
+        cell(head, href=f"#{head}") if found else cell(MISSING, "", note=words("best.not_chosen")),
+        cell(arrow(direction) or MISSING, direction),
         figure_cell(value["accuracy"], percent),
         cell(span(value["low"], value["high"]), _between(value["low"], value["high"])),
         figure_cell(value["n"], count),
@@ -199,12 +203,25 @@ def counts_table(study: Study, words: Words) -> dict[str, Any]:
         column(words("count.number")),
         column(words("count.meaning"), "text"),
     ]
-    return {"id": "counts", "columns": columns, "rows": rows + _weak_cases(study, words)}
+    return {"id": "counts", "columns": columns, "rows": rows + _cases(study, words) + _weak_cases(study, words)}
 
 
 def _counted(name: str, value: Any, note: str) -> dict[str, Any]:
     found = np.nan if value is None else float(value)
     return row([cell(name), figure_cell(found, count), cell(note)])
+
+
+def _cases(study: Study, words: Words) -> list[dict[str, Any]]:
+    """Cases of all relations on each half of the corpus."""
+    table = dataset_of(study, "relations") if "relations" in study else xr.Dataset()
+    return [
+        _counted(
+            words(f"count.cases_{split}"), table["n"].sel(split=split).sum(), words("count.cases.note", minimum=minimum)
+        )
+        for split in ("select", "report")
+        if "n" in table and split in table.get("split", ())
+        for minimum in [int(table.attrs.get("minimum_n", 100))]
+    ]
 
 
 def _weak_cases(study: Study, words: Words) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 from attnprobe.heads.baselines import NAMES
 from attnprobe.heads.cases import Cases
@@ -70,6 +71,11 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def sums(corpus):
+    return summed(corpus, lambda number: number % 2)
+
+
+def summed(corpus, split):
+    """Sums of two shards, every sentence a cluster; `split` gives the split of each by its number."""
     shards = []
     for start in (0, N_SENTENCES // 3):
         items = corpus[: N_SENTENCES // 3] if start == 0 else corpus[N_SENTENCES // 3 :]
@@ -79,7 +85,7 @@ def sums(corpus):
         prepared = prepare(collate(items, pad_id=0), members, cases, torch.device("cpu"))
         measurer.add(call_of([planted(item) for item in items], 0, prepared.roles), prepared)
         number = np.arange(len(items))
-        shards.append(measurer.finish(number, number % 2))
+        shards.append(measurer.finish(number, split(number)))
     return fold(shards)
 
 
@@ -177,6 +183,34 @@ def test_the_table_of_best_heads_names_the_baseline(relations):
     report = relations.sel(relation="coref:antecedent", split="report")
     assert int(best["head"]) == HEADS.index("antecedent")
     assert str(best["baseline_name"].values) == str(report["baseline_name"].values)
+
+
+def test_without_a_case_on_select_nothing_is_chosen_and_nothing_is_found(corpus, relations):
+    alone = relation_table(summed(corpus, lambda number: 0 * number + 1), ("weights",))
+    whole, report = (alone.sel(split=split) for split in ("all", "report"))
+    for name in ("accuracy", "baseline", "baseline_offset", "baseline_name", "difference", "difference_low"):
+        xr.testing.assert_equal(whole[name].drop_vars("split"), relations[name].sel(split="all").drop_vars("split"))
+    xr.testing.assert_equal(report["accuracy"].drop_vars("split"), whole["accuracy"].drop_vars("split"))
+    for name in ("baseline", "baseline_offset", "difference", "difference_low", "difference_high"):
+        assert report[name].isnull().all(), name
+    assert (report["baseline_name"] == "").all()
+    assert alone["p_adjusted"].isnull().all()
+
+    best = best_table(alone)
+    for name, value in best.drop_vars("relation").items():
+        expected = {"n": whole["n"].values, "n_select": 0.0, "layer": -1, "head": -1}
+        if value.dtype.kind == "f" and name not in expected:
+            assert value.isnull().all(), name
+        else:
+            assert (value.values == expected.get(name, "")).all(), name
+
+
+def test_without_a_case_on_report_the_choice_stands_and_is_not_judged(corpus, relations):
+    alone = best_table(relation_table(summed(corpus, lambda number: 0 * number), ("weights",)))
+    assert int(alone["head"].sel(relation="coref:antecedent")) == HEADS.index("antecedent")
+    assert alone["accuracy"].isnull().all()
+    assert alone["difference"].isnull().all()
+    assert (alone["accuracy_select"] > 0).any()
 
 
 def test_a_mention_without_token_is_no_case_and_no_candidate(corpus):

@@ -19,6 +19,7 @@ from attnprobe.records import Sentence, Study, too_wide
 from attnprobe.report.page import render
 from attnprobe.sharding import in_process
 from attnprobe.stream import t_quantile, wilson
+from attnprobe.text.batching import split_of_sentence
 from tests.tiny import HEAD_DIM, build, byte_tokenizer
 
 HEADS = 3
@@ -278,6 +279,17 @@ def test_two_corpora_and_two_plans_are_independent(module, study):
     assert compare(study, elsewhere).attributes["pairing"] == "independent: two corpora"
     planned = studied(module, batch_tokens=30)
     assert compare(study, planned).attributes["pairing"].startswith("independent: two batch plans")
+
+
+@pytest.mark.parametrize("totals", [True, False])
+def test_heads_that_were_not_chosen_are_not_compared(module, totals):
+    judged = [sentence for sentence in SENTENCES if split_of_sentence(sentence) == "report"]
+    alone = studied(module, sentences=judged, totals=totals)
+    found = compare(alone, alone)
+    assert found.attributes["pairing"].startswith("paired" if totals else "independent")
+    assert (found["best"][["layer_a", "head_a", "layer_b", "head_b"]].to_array() == -1).all()
+    assert found["best"][["accuracy_a", "accuracy_b", "difference", "low", "high"]].to_array().isnull().all()
+    assert "no case on select" in render(found)
 
 
 def test_relations_and_metrics_that_one_study_lacks_are_left_out(module, study):

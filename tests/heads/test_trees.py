@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 from attnprobe import read_conllu, run
 from attnprobe.errors import InputError
@@ -39,7 +40,7 @@ def planted(item, generator):
     return torch.from_numpy(pattern)[None].float()
 
 
-def measured(items, patterns, make):
+def measured(items, patterns, make, split=lambda number: number % 2):
     """Sums of one shard of single-batch runs; every sentence a cluster, splits in turn."""
     cases = Cases(items, [])
     measurer = ShardMeasurer([], None, {}, len(items), extras={"trees": make(items)})
@@ -48,7 +49,7 @@ def measured(items, patterns, make):
     for layer in range(patterns[0].shape[0]):
         measurer.add(call_of(patterns, layer, prepared.roles), prepared)
     number = np.arange(len(items))
-    return measurer.finish(number, number % 2)
+    return measurer.finish(number, split(number))
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +186,16 @@ def test_ensembles_are_chosen_on_select(table, corpus):
     assert json.loads(str(found["ensemble_members"].sel(ensemble="best 1").values)) == [["dep->head", 0, 0]]
     assert found.attrs == table.attrs
     np.testing.assert_array_equal(found["uas"], table["uas"])
+
+
+def test_without_a_tree_on_select_no_baseline_and_no_ensemble_is_chosen(table, corpus):
+    alone = tree_table(measured(*corpus, Trees, split=lambda number: 0 * number + 1))
+    for name in ("baseline_uas", "baseline_offset"):
+        assert alone[name].sel(split=["select", "report"]).isnull().all(), name
+        assert float(alone[name].sel(split="all")) == float(table[name].sel(split="all"))
+    xr.testing.assert_equal(alone["uas"].sel(split="all"), table["uas"].sel(split="all"))
+    assert choose_ensembles(alone, None) == {}
+    xr.testing.assert_identical(with_ensembles(alone, None, lambda make: pytest.fail("nothing to measure")), alone)
 
 
 def test_sentences_of_a_passage_are_trees_of_their_own():

@@ -17,7 +17,17 @@ from attnprobe.report._figure_colours import DIVERGING, INK, SEQUENTIAL, contras
 from attnprobe.report._figure_grid import nice_ticks, number
 from attnprobe.report._figure_labels import labels_of
 from attnprobe.report._figure_values import slug
-from tests.report.test_page_studies import STUDIES, best, groups_of, large, profiled, relations, study_of, whole
+from tests.report.test_page_studies import (
+    STUDIES,
+    best,
+    groups_of,
+    large,
+    nothing_chosen,
+    profiled,
+    relations,
+    study_of,
+    whole,
+)
 
 LAYERS, HEADS = 3, 5
 LEAST_POINTS = 4.9
@@ -286,6 +296,14 @@ def test_relation_bars_are_the_chosen_heads(study):
     widths = [patch.get_width() for patch in drawn.axes[0].patches]
     assert widths == pytest.approx(list(drawn.table["accuracy"]))
     assert "L2H4 ↑" in cell_texts(drawn)
+
+
+def test_relation_bars_have_a_dash_where_no_head_was_chosen():
+    drawn = figures.relation_bars(nothing_chosen())
+    assert "no head was chosen" in drawn.caption
+    assert "–" in cell_texts(drawn)
+    assert not any("nan" in text or "L-1" in text for text in [*cell_texts(drawn), drawn.alt])
+    assert figures.atlas(nothing_chosen(), "dep:obj").caption
 
 
 def test_relation_bars_leave_out_relations_with_few_cases(study):

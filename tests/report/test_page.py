@@ -12,19 +12,31 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from attnprobe.errors import EnvironmentFailure, InputError
 from attnprobe.heads.compare import compare
 from attnprobe.probes import profile
 from attnprobe.registry import METRICS
-from attnprobe.report import _payload_profiles
+from attnprobe.report import _payload_profiles, _tables
 from attnprobe.report import page as page_module
 from attnprobe.report._arena import Arena, narrowest, number, script_json, without_repeats
 from attnprobe.report._methods import OPTIONAL
 from attnprobe.report._overview import what_heads_do
 from attnprobe.report._words import LANGUAGES, Words, short_name, table
 from attnprobe.report.page import render, write_report
-from tests.report.test_page_studies import HOSTILE, SCRIPT, STUDIES, groups_of, large, study_of, whole
+from tests.report.test_page_studies import (
+    HOSTILE,
+    RELATIONS,
+    SCRIPT,
+    STUDIES,
+    best,
+    groups_of,
+    large,
+    nothing_chosen,
+    study_of,
+    whole,
+)
 
 ASSETS = files("attnprobe.report").joinpath("assets", "page")
 UNVERIFIED = ("failed", "not_compared", "no_verification", "empty")
@@ -404,6 +416,54 @@ def test_head_to_dependent_is_told_in_one_way(lang, hardest):
     for key in keys:
         assert hardest in known[key], key
     assert not any("from head to dependent" in text or "从支配词看依存词" in text for text in known.values())
+
+
+def rows_of(page: Reader, table: str) -> dict[str, list[str]]:
+    """The cells of a table by the text of the first, as the study has them."""
+    found = {"best": _tables.best_table, "counts": _tables.counts_table}[table](STUDIES[page](), Words("en"))
+    return {row["cells"][0]["text"]: [cell["text"] for cell in row["cells"]] for row in found["rows"]}
+
+
+def test_a_relation_for_which_no_head_was_chosen_has_dashes_and_says_why(read):
+    for name, cells in rows_of("nothing_chosen", "best").items():
+        assert cells[2:6] == ["–", "–", "–", "–"], name
+        assert cells[7:] == ["–", "–", "–", "–"], name
+        assert cells[6] != "–"
+    page = read("nothing_chosen")
+    assert page.text.count("no case on select") == len(RELATIONS)
+    assert "holds no case of any relation" in page.text
+    assert "No head follows" not in page.text
+    assert "L-1" not in page.text
+    assert "选择部分没有例子" in read("nothing_chosen", "zh").text
+
+
+def test_the_summary_tells_too_few_cases_from_too_weak_patterns():
+    def read(most: float, labelled: float = np.nan) -> str:
+        groups = groups_of()
+        groups["/relations"]["n"][:] = most
+        groups["/relations"]["p_adjusted"][:] = np.nan
+        groups["/best"] = best(groups["/relations"])
+        empty = json.dumps({"labels": [], "nearest_miss": None})
+        groups["/labels"]["labels"][:] = empty
+        rows = groups["/metrics"]["entropy"].expand_dims(split=["select", "report", "all"]) * 0 + labelled
+        groups["/metrics_by_split"] = xr.Dataset({"entropy_normalised_count": rows})
+        return Reader(render(study_of(groups))).text
+
+    few = read(99.0, 12.0)
+    assert "too few cases (a test needs 100 on the report half, and there were at most 99)." in few
+    assert "no relation has the 100 cases on the report half that a test needs" in few
+    for enough in (read(99.0, 100.0), read(100.0, 12.0)):
+        assert "no pattern was strong enough to pass its test" in enough
+        assert "too few cases" not in enough
+    assert "No head follows any relation" in read(100.0)
+
+
+def test_provenance_has_documents_and_cases_of_each_split():
+    found = rows_of("nothing_chosen", "counts")
+    assert [found[f"— on the {split} half"][1] for split in ("select", "report")] == ["0", "37"]
+    cases = nothing_chosen()["relations"]["n"].sum("relation")
+    for split in ("select", "report"):
+        assert found[f"cases of relations on the {split} half"][1] == f"{float(cases.sel(split=split)):,.0f}"
 
 
 def test_unknown_language_is_refused():

@@ -320,6 +320,22 @@ def undefined() -> Study:
     return study_of(groups, tokens=float("nan"))
 
 
+def nothing_chosen() -> Study:
+    """All documents on the report half: no head, direction or baseline could be chosen there."""
+    groups = groups_of()
+    table = groups["/relations"]
+    table["n"].loc[{"split": "select"}] = 0
+    for name in ("baseline", "baseline_offset", "difference", "difference_low", "difference_high", "p_adjusted"):
+        table[name] = table[name] * np.nan
+    found = best(table)
+    groups["/best"] = found.assign(
+        {name: found[name] * 0 - 1 for name in ("layer", "head")}
+        | {name: found[name].copy(data=np.repeat("", found["relation"].size)) for name in ("scorer", "direction")}
+        | {name: found[name] * np.nan for name in ("accuracy", "low", "high")}
+    )
+    return study_of(groups, documents_select=0, documents_report=37)
+
+
 def more_scorers() -> Study:
     """Two kinds of weights, and every metric also without its sinks."""
     groups = groups_of()
@@ -537,6 +553,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "causal": causal,
     "encoder_decoder": encoder_decoder,
     "undefined": undefined,
+    "nothing_chosen": nothing_chosen,
     "more_scorers": more_scorers,
     "later_groups": later_groups,
     "extras": extras,
