@@ -12,6 +12,7 @@ import torch
 
 from attnprobe import capture, load, open_study, read_conllu, run
 from attnprobe.errors import EnvironmentFailure, InputError, VerificationError
+from attnprobe.heads.specialise import label_table
 from attnprobe.records import STUDY_FORMAT, Sentence
 from attnprobe.text.batching import cluster_of, split_of_sentence
 from attnprobe.text.corpus import read_corpus
@@ -182,6 +183,16 @@ def test_a_split_without_documents_is_warned_about_and_yields_no_choice(minilm, 
     texts = study["labels"]["labels"].values.ravel()
     found = [item for read in map(json.loads, texts) for item in [*read["labels"], read["nearest_miss"] or {}]]
     assert not any("offset" in item or "relation" in item for item in found)
+
+
+def test_no_offset_is_taken_for_the_best_where_select_has_no_rows(study):
+    table = study.tree["metrics_by_split"].to_dataset().copy(deep=True)
+    for name, value in (("offset_mass", np.nan), ("offset_argmax", np.nan)):
+        table[name].loc[{"split": "select"}] = value
+        table[f"{name}_low"].loc[{"split": "report"}] = 0.99
+        table[f"{name}_count"].loc[{"split": "report"}] = 1000
+    for text in label_table(table, None, margin=0.05)["labels"].values.ravel():
+        assert "offset" not in str(text)
 
 
 def test_documents_are_counted_by_split_and_two_filled_ones_are_no_warning(minilm):
