@@ -162,9 +162,9 @@ def test_value_zeroing_of_a_later_token_changes_nothing_in_a_causal_model():
 def test_a_run_fills_the_scorer_dimension(model):
     names = ("weights", "norms", "rollout", "flow", "value_zeroing")
     assert tuple(SCORERS) == names
-    study = run(model, SENTENCES, metrics=["entropy"], relations=["dep"], scorers=names, examples=0)
+    study = run(model, SENTENCES, metrics=["entropy"], relations=["dep"], scorers=names, examples=0, cluster="sentence")
     assert list(study["relations"]["scorer"].values) == list(names)
-    plain = run(model, SENTENCES, metrics=["entropy"], relations=["dep"], examples=0)
+    plain = run(model, SENTENCES, metrics=["entropy"], relations=["dep"], examples=0, cluster="sentence")
     np.testing.assert_array_equal(study["relations"]["hits"].sel(scorer=["weights"]), plain["relations"]["hits"])
     accuracy = study["relations"]["accuracy"].sel(split="all", relation="dep:ALL", direction="dep->head")
     for name in ("flow", "value_zeroing"):  # a layer's heads are taken together
