@@ -160,6 +160,7 @@ def test_heads_takes_all_that_run_takes_by_name(attnprobe, corpus):
 
 def test_compare_says_what_differs_and_writes_it(attnprobe):
     asked = ("--metrics", "entropy,offset_argmax", "--relations", "dep:det", "--max-sentences", 60, "--totals")
+    asked += ("--cluster", "sentence")
     assert attnprobe("heads", "minilm", "--out", "a.nc", *asked)[0] == 0
     assert attnprobe("heads", "minilm", "--out", "b.nc", *asked, "--dtype", "float64")[0] == 0
     code, out, err = attnprobe("compare", "a.nc", "b.nc", "--out", "c.nc", "--json")
