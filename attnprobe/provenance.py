@@ -65,10 +65,10 @@ def _sha256(sentences: Iterable[Sentence]) -> str:
     return digest.hexdigest()
 
 
-def run_key(provenance: Provenance) -> str:
-    """What a finished shard depends on."""
+def run_key(provenance: Provenance, *, totals: bool) -> str:
+    """What a finished shard depends on; and `totals`, which are made of single shards, not of the sums that take their place."""
     names = ("model_sha256", "attn_implementation", "dtype", "device", "corpus_sha256", "plan", "versions")
-    return json.dumps({name: getattr(provenance, name) for name in names}, indent=1)
+    return json.dumps({**{name: getattr(provenance, name) for name in names}, "totals": totals}, indent=1)
 
 
 def verify_on(model: Model, planned: Planned) -> Verification:

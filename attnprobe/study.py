@@ -6,7 +6,6 @@ digest of the plan. `gather` makes a study of other tables that are computed ove
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -167,8 +166,7 @@ def run(
 
     if out is None:
         return measured(None)
-    key = json.dumps({**json.loads(run_key(provenance)), "totals": totals}, indent=1)  # totals are of single shards
-    with checkpoints(Path(out), key, resume=resume) as store:
+    with checkpoints(Path(out), run_key(provenance, totals=totals), resume=resume) as store:
         study = measured(store)
         study.save(out)
         store.remove()

@@ -200,8 +200,8 @@ def _run(
     from attnprobe.probes.tasks import choose_tasks
     from attnprobe.study import refuse_unknown_names, run
 
-    shares = {"address": address, "workers": workers, "gpus_per_worker": gpus_per_worker}
-    chosen = engine_of(engine, **shares, device=device_of(device))  # type: ignore[arg-type]
+    place = device_of(device)
+    chosen = engine_of(engine, address=address, workers=workers, gpus_per_worker=gpus_per_worker, device=place)
     wanted = [name for name in names_in(extras) or () if name != "none"]
     refuse_unknown_names(names_in(metrics) or (), names_in(relations) or (), names_in(scorers) or (), wanted)
     tasks = choose_tasks(names_in(probes) or ()) if probes else []

@@ -63,11 +63,8 @@ class Histograms:
 
 
 def _added(parts: list[Tensor]) -> np.ndarray:
-    """Sum of all parts in float64, one after the other; read off the device at once."""
-    read = torch.stack(parts).cpu().double().numpy()
-    total = np.zeros(read.shape[1:])
-    for part in read:
-        total += part
+    """Sum of all parts in float64; read off the device at once."""
+    total: np.ndarray = torch.stack(parts).cpu().double().numpy().sum(0)
     return total
 
 

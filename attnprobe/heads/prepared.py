@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,6 @@ def prepare(
     `decoder_start`: the model has a decoder beside its encoder, which reads the same sentences after this token (as in training to give back
     what was read).
     """
-    decoder = None
-    if decoder_start is not None:
-        decoder = prepare(with_start(batch, decoder_start), members, cases, device, entities=entities)
     roles = torch.from_numpy(batch.roles).to(device)
     inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if (
@@ -74,11 +71,16 @@ def prepare(
     ):  # GPT-2 takes token types its tokenizer never gives, and would add the embedding of token 0
         inputs["token_type_ids"] = batch.token_types
     tensors = {key: torch.from_numpy(value).to(device) for key, value in inputs.items()}
-    if decoder is not None:
-        tensors |= {f"decoder_{name}": decoder.inputs[name] for name in ("input_ids", "attention_mask")}
     words: dict[str, Any] = {"pieces": None, "n_cases": None}
     if cases is not None:
         words = _prepare_words(batch, members, cases, device)
+    decoder = None
+    if decoder_start is not None:
+        started = with_start(batch, decoder_start)
+        decoder = prepare(started, members, None, device, entities=entities)
+        if cases is not None:  # the same questions about the same words; only their tokens are one further
+            decoder = replace(decoder, **{**words, "pieces": _pieces(started, device)})
+        tensors |= {f"decoder_{name}": decoder.inputs[name] for name in ("input_ids", "attention_mask")}
     pairs = any(item.sentence.segments for item in batch.sentences)
     return Prepared(
         tensors,
@@ -123,12 +125,19 @@ def entities_of(sentence: Sentence) -> np.ndarray:
     return numbers
 
 
+def _n_words(batch: Batch) -> int:
+    return max(item.alignment.n_words for item in batch.sentences)
+
+
+def _pieces(batch: Batch, device: torch.device) -> Pieces:
+    return Pieces.of(batch.word_index, _n_words(batch), device)
+
+
 def _prepare_words(batch: Batch, members: Sequence[int], cases: Cases, device: torch.device) -> dict[str, Any]:
-    n_words = max(item.alignment.n_words for item in batch.sentences)
-    table = cases.of(members, n_words)
+    table = cases.of(members, _n_words(batch))
     rows = (table.place, table.sentence, table.query, table.keys, table.candidates)
     return {
-        "pieces": Pieces.of(batch.word_index, n_words, device),
+        "pieces": _pieces(batch, device),
         "n_cases": table.cumulated,
         "case_rows": tuple(torch.from_numpy(part).to(device) for part in rows),
     }

@@ -10,11 +10,10 @@ import xarray as xr
 
 from attnprobe.records import Study
 from attnprobe.report._arena import parsed
-from attnprobe.report._payload import dataset_of
+from attnprobe.report._payload import dataset_of, minimum_of
 from attnprobe.report._words import Words, arrow, count, percent, points, tiny
 
 SIGNIFICANT = 0.05
-DEFAULT_MINIMUM = 100
 LABELLING = ("offset_argmax", "offset_mass", "special_argmax", "special_mass", "entropy_normalised")
 """Metrics that labels are given by."""
 TELLING = ("syntax", "semantics", "position", "sink", "broad")
@@ -150,12 +149,6 @@ def _too_few(study: Study, words: Words) -> str:
                 found.append(float(np.nan_to_num(table[name].sel(split="report").values).max(initial=0)))
     minimum, most = minimum_of(study), max(found, default=np.inf)
     return words("summary.too_few", minimum=minimum, n=count(most)) if most < minimum else ""
-
-
-def minimum_of(study: Study) -> int:
-    """Cases on `report` under which nothing is tested."""
-    told = dataset_of(study, "relations").attrs if "relations" in study else {}
-    return int(told.get("minimum_n", DEFAULT_MINIMUM))
 
 
 def _without_finding(study: Study, words: Words) -> str:

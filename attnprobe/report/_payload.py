@@ -25,6 +25,8 @@ SPECIAL = ("verification", "metrics_by_split", "relations", "best", "labels", "p
 SUFFIXES = ("_low", "_high", "_count", "_sd")
 TOO_MANY = 100_000
 """Numbers of one variable from which it is left out of the page (and the page says so)."""
+MINIMUM_N = 100
+"""Cases under which no relation is tested, where a study does not say (`heads.tabulate` has the same; a page is written without torch)."""
 DETAILS = {
     "controls": ("low", "high", "difference"),
     "probes": ("seed_sd", "control_seed_sd", "penalty", "control_penalty", "curve_accuracy", "control_curve_accuracy"),
@@ -66,6 +68,11 @@ def dataset_of(study: Study, group: str) -> xr.Dataset:
     """One group that the study is known to hold, without the groups inside it."""
     found: xr.Dataset = study.tree[group].to_dataset()
     return found
+
+
+def minimum_of(study: Study) -> int:
+    """Cases on `report` under which no relation is tested."""
+    return int(dataset_of(study, "relations").attrs.get("minimum_n", MINIMUM_N)) if "relations" in study else MINIMUM_N
 
 
 def datasets_of(study: Study, group: str) -> Iterator[tuple[str, xr.Dataset]]:
@@ -200,7 +207,7 @@ def relations_of(study: Study, shape: tuple[int, int], arena: Arena) -> dict[str
         "directions": [str(name) for name in table["direction"].values],
         "splits": splits,
         "margin": number(table.attrs.get("margin", 0.05)),
-        "minimum_n": number(table.attrs.get("minimum_n", 100)),
+        "minimum_n": minimum_of(study),
         "accuracy": arena.add(table["accuracy"].transpose("split", *RELATION_DIMS).values),
     }
     for name in ("n", "baseline", "baseline_offset"):

@@ -10,7 +10,7 @@ import xarray as xr
 
 from attnprobe.records import Study
 from attnprobe.report._arena import number, parsed
-from attnprobe.report._payload import dataset_of
+from attnprobe.report._payload import dataset_of, minimum_of
 from attnprobe.report._words import MISSING, Words, arrow, count, p_value, percent, points, signed, span, tiny
 
 ATTRIBUTES = (
@@ -51,7 +51,7 @@ def best_table(study: Study, words: Words) -> dict[str, Any] | None:
         return None
     best = dataset_of(study, "best")
     rules = dataset_of(study, "relations").attrs if "relations" in study else {}
-    minimum = int(rules.get("minimum_n", 100))
+    minimum = minimum_of(study)
     rows = [_best_row(best.isel(relation=place), minimum, words) for place in range(best.sizes["relation"])]
     names = (
         "relation",
@@ -214,13 +214,11 @@ def _counted(name: str, value: Any, note: str) -> dict[str, Any]:
 def _cases(study: Study, words: Words) -> list[dict[str, Any]]:
     """Cases of all relations on each half of the corpus."""
     table = dataset_of(study, "relations") if "relations" in study else xr.Dataset()
+    note = words("count.cases.note", minimum=minimum_of(study))
     return [
-        _counted(
-            words(f"count.cases_{split}"), table["n"].sel(split=split).sum(), words("count.cases.note", minimum=minimum)
-        )
+        _counted(words(f"count.cases_{split}"), table["n"].sel(split=split).sum(), note)
         for split in ("select", "report")
         if "n" in table and split in table.get("split", ())
-        for minimum in [int(table.attrs.get("minimum_n", 100))]
     ]
 
 
