@@ -1,4 +1,9 @@
-"""A real headless Chromium with the network off, for pages opened from disk."""
+"""A real headless Chromium with the network off, for pages opened from disk.
+
+To wait for a page, wait for a locator (`page.locator("#title", has_text="L0H1").wait_for()`). `page.wait_for_function` looks
+once while the inspector still lifts the page's policy on scripts, then within the page, whose policy forbids it: it fails
+whenever what it waits for is not there at once.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What a card, the layers and the map hold where a study has more than metrics, in a real Chromium; and the page of a comparison."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -282,7 +283,7 @@ def test_the_map_places_every_head_and_lists_the_groups(opened):
     assert sizes == [int((groups == group).sum()) for group in np.unique(groups)]
     rows.first.locator("a").first.click()
     layer, head = np.argwhere(groups == groups.min())[0]
-    opened.wait_for_function(f"document.querySelector('#card-title').textContent.startsWith('L{layer}H{head}')")
+    opened.locator("#card-title", has_text=re.compile(rf"^L{layer}H{head}\b")).wait_for()
 
 
 NAMES = {

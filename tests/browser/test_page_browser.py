@@ -203,7 +203,7 @@ def test_an_address_opens_a_head(fragment, title, pages, open_page):
     assert found.page.locator("#card-title").inner_text() == title
     assert found.page.evaluate("document.querySelector('#card').getBoundingClientRect().top") < 300
     found.page.evaluate("location.hash = '#L0H1'")
-    found.page.wait_for_function("document.querySelector('#card-title').textContent === 'L0H1'")
+    found.page.locator("#card-title", has_text="L0H1").wait_for()
 
 
 def test_an_address_of_no_head_says_so(pages, open_page):
@@ -335,7 +335,9 @@ def test_a_pattern_s_table_opened_before_it_is_drawn_fills_afterwards(opened):
     page.evaluate("document.querySelector('.figure-pattern summary').click()")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     show_patterns(page)
-    page.wait_for_function("document.querySelectorAll('.figure-pattern tbody tr').length === 6")
+    rows = page.locator(".figure-pattern tbody tr")
+    rows.nth(5).wait_for()
+    assert rows.count() == 6
 
 
 def test_words_join_their_pieces(opened):

@@ -116,7 +116,7 @@ def show(page, name):
 
 def choose(page, head):
     page.evaluate("head => { location.hash = head }", f"#{head}")
-    page.wait_for_function("head => document.getElementById('head-title').textContent === head", arg=head)
+    page.locator("#head-title", has_text=re.compile(f"^{head}$")).wait_for()
 
 
 def size(page):
