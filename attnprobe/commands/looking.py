@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 def verify(
     model: ModelName,
-    text: Texts = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text",
+            help="A text to run; may be given several times. Where none of them is padded, the built-in texts run as well.",
+        ),
+    ] = None,
     device: Device = "cpu",
     attn: Attn = None,
     dtype: Dtype = None,

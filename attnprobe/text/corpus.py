@@ -58,7 +58,9 @@ def read_corpus(
 def _format_of(file: TextFile) -> str:
     found = _SUFFIXES.get(file.suffix)
     if found is None:
-        remedy = f"Say its format: {', '.join(_READERS)}"
+        remedy = (
+            "Rename the file; or give it on standard input (`-`), where the first lines tell; or say `format` in Python"
+        )
         expected = f"one of the suffixes {' '.join(_SUFFIXES)}"
         raise InputError(
             explain(

@@ -35,7 +35,8 @@ def test_a_format_may_be_said(tmp_path):
     assert sentence.heads == (0,)
     assert len(list(read_corpus(tmp_path / "a.dat", format="text"))) == 1
     with pytest.raises(
-        InputError, match="cannot tell the format at .*a.dat: expected .*.conllu .*, got .dat. Say its format"
+        InputError,
+        match="cannot tell the format at .*a.dat: expected .*.conllu .*, got .dat. Rename the file; or give it on standard input",
     ):
         read_corpus(tmp_path / "a.dat")
     with pytest.raises(InputError, match="unknown corpus format 'conlu': got near names: conllu"):
