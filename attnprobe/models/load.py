@@ -18,7 +18,7 @@ from torch import nn
 
 from attnprobe.errors import AttnprobeError, EnvironmentFailure, InputError, explain, near_names
 from attnprobe.models.model import Model
-from attnprobe.models.sources import DEFAULT_MODEL, first_line, locate
+from attnprobe.models.sources import DEFAULT_MODEL, first_line, hub_answers, locate
 
 HEADS = {
     "masked-lm": "AutoModelForMaskedLM",
@@ -71,10 +71,12 @@ def load(
     _refuse_unknown("head", head, HEADS)
     name = os.fspath(model)
     source = locate(name, revision)
+    if isinstance(source, str):
+        options["local_files_only"] = not hub_answers()
     module = _read_module(source, name, head, options)
     _refuse_broken_weights(module, name)
     _refuse_float64(module, chosen_device)
-    tokenizer, reason = _read_tokenizer(source, revision, trust_remote_code)
+    tokenizer, reason = _read_tokenizer(source, options)
     module = module.to(chosen_device).eval()
     return Model(module, tokenizer, name, head, source if isinstance(source, Path) else None, reason)
 
@@ -239,13 +241,18 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _read_tokenizer(source: Path | str, revision: str | None, trusted: bool) -> tuple[Any | None, str]:
+_WHERE = ("revision", "trust_remote_code", "local_files_only")
+
+
+def _read_tokenizer(source: Path | str, options: dict[str, Any]) -> tuple[Any | None, str]:
     """The checkpoint's tokenizer, or None and why; token ids can be captured all the same."""
     from transformers import AutoTokenizer
 
     try:
         with _quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(str(source), revision=revision, trust_remote_code=trusted)
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(source), **{key: options[key] for key in _WHERE if key in options}
+            )
     except Exception as error:  # the tokenizers library raises bare Exceptions
         return None, first_line(error)
     if (

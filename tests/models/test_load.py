@@ -416,7 +416,6 @@ def no_network(code, tmp_path):
 
 def test_no_network(tmp_path):
     code = (
-        "import time\ntime.sleep = lambda seconds: None  # the hub's client waits before each of its retries\n"
         "from attnprobe.errors import EnvironmentFailure\nfrom attnprobe.models import sources\n"
         "from attnprobe.models.load import load\n"
         "try:\n    load('owner/no-such-model')\nexcept EnvironmentFailure as e:\n    print(e, e.exit_code)\n"
@@ -429,6 +428,20 @@ def test_no_network(tmp_path):
     assert "`minilm` needs no network. 3" in first
     assert "the embedded model is not installed, and the hub cannot be reached" in second
     assert "attnprobe[demo]" in second
+    assert "Retry" not in done.stderr
+
+
+def test_without_a_network_a_model_in_the_cache_is_loaded_at_once(tmp_path):
+    """As the hub's own client lays it out: a snapshot, and the name that points to it. No file is asked for, let alone waited for."""
+    commit = "a" * 40
+    folder = tmp_path / "hub" / "models--owner--cached"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(commit)
+    (folder / "snapshots").mkdir()
+    (folder / "snapshots" / commit).symlink_to(sources.locate("minilm", None), target_is_directory=True)
+    done = no_network("from attnprobe import load\nprint(load('owner/cached').tokenizer.tokenize('cats'))", tmp_path)
+    assert done.stdout.strip() == "['cats']", done.stderr
+    assert "Retry" not in done.stderr
 
 
 @pytest.mark.network
