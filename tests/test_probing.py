@@ -157,6 +157,17 @@ def test_probes_are_added_to_a_study_of_heads_from_the_command_line(attnprobe, f
     assert "study of another corpus" in err
 
 
+def test_probes_are_added_to_a_study_of_several_files_without_naming_them_again(attnprobe, folder):  # noqa: F811
+    blocks = Path(_corpus()).read_text(encoding="utf-8").split("\n\n")
+    for name, part in (("a, with a comma.conllu", blocks[:6]), ("b.conllu", blocks[6:12])):
+        Path(name).write_text("\n\n".join(part) + "\n\n", encoding="utf-8")
+    both = ("--corpus", "a, with a comma.conllu", "--corpus", "b.conllu")
+    assert attnprobe("heads", folder, "--out", "s.nc", *both, *MEASURED)[0] == 0
+    code, _, err = attnprobe("probe", folder, "--into", "s.nc", "--tasks", "upos", *SMALL)
+    assert code == 0, err
+    assert "probes" in open_study("s.nc")
+
+
 @pytest.mark.parametrize(
     "asked",
     [

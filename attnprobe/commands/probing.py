@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -146,8 +147,19 @@ def _joined(into: Path | None, given: dict[str, Any]) -> tuple[Study | None, dic
         given[name] = own
     corpus = str(study.attributes.get("corpus", BUNDLED))
     if not given["corpus"] and corpus != BUNDLED:
-        given["corpus"] = [corpus]
+        given["corpus"] = _given_as(corpus)
     return study, {**given, "cluster": given["cluster"] or "document"}
+
+
+def _given_as(called: str) -> list[str]:
+    """What was given as `--corpus` for a corpus of this name: `corpus_of` backwards. A comma may stand in the name of a file."""
+    given, parts = [], called.split(", ")
+    while parts:
+        ends = (end for end in range(len(parts), 1, -1) if os.path.isfile(", ".join(parts[:end])))
+        end = next(ends, 1)
+        given.append(", ".join(parts[:end]))
+        del parts[:end]
+    return given
 
 
 @dataclass(frozen=True)
