@@ -109,7 +109,8 @@ def checkpoints(result: Path, key: str, *, resume: bool) -> Iterator[Checkpoints
     """The checkpoints of the run that will write `result`, locked against a second run.
 
     `key` says what a shard depends on (model, options, plan). With `resume`, shards of the same key are kept; shards of another key are
-    refused. Without it, left-over shards are deleted.
+    refused. Without it, left-over shards are deleted. A run refused before it finished
+    anything leaves nothing behind.
     """
     with ExitStack() as stack:
         folder = _folder_of(result)
@@ -120,7 +121,13 @@ def checkpoints(result: Path, key: str, *, resume: bool) -> Iterator[Checkpoints
                 f".{glob.escape(result.name)}.*.part"
             ):  # of a run killed while it wrote the result
                 stale.unlink(missing_ok=True)
-        yield Checkpoints(folder, key)
+        store = Checkpoints(folder, key)
+        try:
+            yield store
+        except InputError:
+            if {path.name for path in folder.glob("*")} <= {"lock", "key"}:
+                store.remove()
+            raise
 
 
 @contextmanager

@@ -128,6 +128,21 @@ def test_a_second_run_on_the_same_result_is_refused(tmp_path):
         pass
 
 
+def test_a_refused_run_leaves_nothing_behind_but_what_was_finished(tmp_path):
+    out = tmp_path / "s.nc"
+
+    def refuse():
+        raise InputError("cannot be probed")
+
+    with pytest.raises(InputError), checkpoints(out, "key", resume=False):
+        refuse()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError), checkpoints(out, "key", resume=False) as store:
+        store.save(0, sums(0))
+        refuse()
+    assert (tmp_path / "s.nc.parts" / "shard-000000.npz").is_file()
+
+
 def test_a_lock_alone_leaves_nothing_behind_but_what_was_there(tmp_path):
     out = tmp_path / "s.nc"
     with alone(out):

@@ -23,7 +23,10 @@ def enough_memory(model: Model, sequences: Tensor) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:  # CUDA has a class of its own for it, MPS and the CPU have not
         if isinstance(error, RuntimeError) and not any(told in str(error) for told in _NO_MEMORY):
             raise
-        got = f"{sequences.shape[0]} sequences of {sequences.shape[1]} tokens ({first_line(error)})"
-        remedy = "Use smaller batches (batch_tokens), shorter texts, or dtype='bfloat16'"
+        batch, tokens = sequences.shape[:2]
+        told = f"{batch} sequences of {tokens} tokens" if tokens else f"{batch} images or sounds"
+        got = f"{told} ({first_line(error)})"
+        shorter = "smaller batches (batch_tokens), shorter texts" if tokens else "fewer at a time"
+        remedy = f"Use {shorter}, or dtype='bfloat16'"
         what = "there is too little memory for this batch"
         raise EnvironmentFailure(explain(what, where=str(model.device), got=got, remedy=remedy)) from error

@@ -42,11 +42,9 @@ class Clusters:
         for number, sentence in zip(of_sentence, sentences, strict=True):
             report[number] = split_of_sentence(sentence, by) == "report"
         if (~report).sum() < 2 or not report.any():
-            expected = (
-                "at least two documents to train on and one to report on (halves are told by a hash of their names)"
-            )
+            expected = f"at least two {by}s to train on and one to report on (halves are told by a hash of their names)"
             got = f"{(~report).sum()} and {report.sum()}"
-            remedy = "Use a corpus of more documents" + (
+            remedy = f"Use a corpus of more {by}s" + (
                 ", or cluster='sentence' (--cluster sentence)" if by == "document" else ""
             )
             raise InputError(explain("cannot split the corpus for probing", expected=expected, got=got, remedy=remedy))

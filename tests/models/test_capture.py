@@ -620,3 +620,14 @@ def test_too_little_memory_says_for_what_and_what_to_do(minilm):
 
     with pytest.raises(RuntimeError, match="must match the size"):
         record(minilm, batches, wrong)
+
+
+def test_too_little_memory_for_what_has_no_tokens_does_not_count_any():
+    vit = tiny_model("vit")
+
+    def greedy(call, batch):
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+    told = r"got \d images or sounds \(.*\). Use fewer at a time, or"
+    with pytest.raises(EnvironmentFailure, match=told):
+        record(vit, [inputs_for("vit")], greedy)

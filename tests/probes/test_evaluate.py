@@ -228,6 +228,8 @@ def test_a_corpus_that_cannot_be_split_says_what_to_do():
     one = [Sentence(f"s{i}", ("a",), document="d") for i in range(9)]
     with pytest.raises(InputError, match="cluster='sentence'"):
         Clusters.of(one, "document")
+    with pytest.raises(InputError, match="at least two sentences to train on .* Use a corpus of more sentences"):
+        Clusters.of(one[:1], "sentence")
     clusters = Clusters.of([Sentence(f"s{i}", (f"a{i}",)) for i in range(40)], "sentence")
     assert 0 < clusters.report.sum() < 40
 
