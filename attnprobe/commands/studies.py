@@ -112,11 +112,13 @@ def compare(
         print(f"{name}: the interval excludes 0 in {apart} of {cells}{chance}")
     for what in ("gained", "lost"):
         print(f"labels {what}: {', '.join(told[what]) or 'none'}")
+    if told["untested"]:
+        print(f"labels that one study alone had the cases for: {', '.join(told['untested'])}")
     print(f"comparison: {told['comparison']}")
 
 
 def _compared(found: Study, out: Path) -> dict[str, Any]:
-    """What a comparison comes to: where it was written, how it was paired, how many cells differ, labels gained and lost."""
+    """What a comparison comes to: where it was written, how it was paired, how many cells differ, what became of labels."""
     tables = {"best": found["best"]["difference"]} if "best" in found else {}
     tables |= {
         str(name): values for name, values in found["metrics"].data_vars.items() if "exclude_zero" in values.attrs
@@ -126,7 +128,7 @@ def _compared(found: Study, out: Path) -> dict[str, Any]:
         for name, values in tables.items()
         if not name.endswith(("_low", "_high"))
     }
-    changes: dict[str, list[str]] = {"gained": [], "lost": []}
+    changes: dict[str, list[str]] = {"gained": [], "lost": [], "untested": []}
     labels = found["labels"]["labels"] if "labels" in found else ()
     for row in labels:
         for one in row:

@@ -12,6 +12,7 @@ import xarray as xr
 from attnprobe.errors import InputError, explain, near_names
 from attnprobe.heads._groups import paired_difference
 from attnprobe.heads._matching import match_heads
+from attnprobe.heads.tabulate import MINIMUM_N
 from attnprobe.records import STUDY_FORMAT, Study
 
 ALIGN = ("index", "match")
@@ -25,7 +26,7 @@ def compare(a: Study, b: Study, *, align: str | None = None) -> Study:
     `/metrics`: for each metric that both hold, its difference per head with `_low` and `_high`. `/relations`: `difference` of the accuracies
     (split, scorer, relation, direction, layer, head) with `low` and `high`. `/best`: the same for each relation's best head, chosen in each
     study on `select`. `/matches`: which head of `b` does most nearly what a head of `a` does (see `match_heads`). `/labels`: as JSON, what each
-    head gained, lost and kept; the attribute `heads` lists each label's heads in both.
+    head gained, lost and kept, and `untested`, what only one study had the cases to say; the attribute `heads` lists each label's heads in both.
 
     `align` says which head of `b` stands against a head of `a`: `index` (the same layer and number; the default where the shapes agree) or
     `match`. Intervals are paired by group of clusters where both studies are of one corpus and plan and hold `/totals`
@@ -143,15 +144,22 @@ class _Pair:
     def labels(self) -> xr.Dataset:
         """`/labels` of the comparison."""
         ours, theirs = (_labels_of(study) for study in (self.a, self.b))
+        unsaid = {"a": _untested(self.a, self.b), "b": _untested(self.b, self.a)}
         told = np.empty(ours.shape, dtype=object)
         for layer, head in np.ndindex(*ours.shape):
             place = self._counterpart(layer, head)
             before, after = ours[layer, head], {} if place is None else theirs[place]
+            gained = [key for key in after if key not in before]
+            lost = [key for key in before if key not in after]
             told[layer, head] = json.dumps(
                 {
-                    "gained": [after[key] for key in after if key not in before],
-                    "lost": [before[key] for key in before if key not in after],
+                    "gained": [after[key] for key in gained if key not in unsaid["a"]],
+                    "lost": [before[key] for key in lost if key not in unsaid["b"]],
                     "kept": [after[key] for key in after if key in before],
+                    "untested": [
+                        *(after[key] for key in gained if key in unsaid["a"]),
+                        *(before[key] for key in lost if key in unsaid["b"]),
+                    ],
                 }
             )
         heads = {side: dict(_by_label(table)) for side, table in (("a", ours), ("b", theirs))}
@@ -229,6 +237,33 @@ def _labels_of(study: Study) -> np.ndarray:
             for label in labels
         }
     return found
+
+
+def _untested(study: Study, other: Study) -> set[tuple[str, str]]:
+    """Labels of `other`, (family, label), of which `study` cannot say whether a head holds them: it did not measure them, or on too few cases."""
+    known: dict[tuple[str, str], bool] = {}
+    for text in other["labels"]["labels"].values.ravel():
+        for label in json.loads(str(text))["labels"]:
+            key = label["family"], label["label"]
+            known[key] = known.get(key, False) or _tested(study, label)
+    return {key for key, tested in known.items() if not tested}
+
+
+def _tested(study: Study, label: dict[str, Any]) -> bool:
+    """Whether a study had the cases to judge what this label was read off."""
+    if "relation" in label:
+        name = label["relation"]
+        if "relations" not in study or name not in study["relations"]["relation"]:
+            return False
+        n = study["relations"]["n"].sel(relation=name)
+        return bool(n.sel(split="select") > 0 and n.sel(split="report") >= MINIMUM_N)
+    if "metric" in label:
+        if "metrics_by_split" not in study:
+            return label["metric"] in study["metrics"]
+        counts = _without_views(study["metrics_by_split"]).get(f"{label['metric']}_count")
+        where = {dim: label[dim] for dim in ("offset", "target") if dim in label}
+        return counts is not None and bool(counts.sel(split="report", **where).max() >= MINIMUM_N)
+    return True
 
 
 def _by_label(table: np.ndarray) -> Iterator[tuple[str, list[str]]]:

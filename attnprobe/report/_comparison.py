@@ -111,7 +111,7 @@ def _labels(study: Study) -> list[list[dict[str, list[Item]]]] | None:
 def _changes(text: Any) -> dict[str, list[Item]]:
     read = parsed(text, {})
     kept: dict[str, list[Item]] = {}
-    for name in ("gained", "lost", "kept"):
+    for name in ("gained", "lost", "kept", "untested"):
         labels = read.get(name) if isinstance(read, Mapping) else None
         kept[name] = [
             {key: number(value) if isinstance(value, float) else value for key, value in label.items()}

@@ -302,6 +302,24 @@ def test_relations_and_metrics_that_one_study_lacks_are_left_out(module, study):
     assert set(compare(bare, study).groups) == {"matches", "metrics"}
 
 
+def replaced(study, tables):
+    """The study with these tables in place of its own."""
+    changed = _without(study, *tables)
+    for name, table in tables.items():
+        changed.tree[name] = xr.DataTree(table)
+    return changed
+
+
+def with_cases(study, n):
+    """`/relations` and `/metrics_by_split` of the study, every number of cases replaced."""
+    relations, metrics = study["relations"], study["metrics_by_split"]
+    counts = {name: xr.full_like(table, n) for name, table in metrics.data_vars.items() if str(name).endswith("_count")}
+    return {
+        "relations": relations.assign(n=xr.full_like(relations["n"], n)),
+        "metrics_by_split": metrics.assign(counts),
+    }
+
+
 def relabelled(study, table):
     """The study with these labels: (layer, head) -> (family, label, score) each, and none elsewhere."""
     told = np.full((2, HEADS), json.dumps({"labels": [], "nearest_miss": None}), dtype=object)
@@ -334,6 +352,33 @@ def test_labels_gained_and_lost(study):
     heads = json.loads(found["labels"].attrs["heads"])
     assert heads["dep:obj (dep->head)"] == {"a": ["L1H0"], "b": ["L1H2"]}
     assert heads["[SEP]"] == {"a": [], "b": ["L0H1"]}
+
+
+def test_labels_that_one_study_could_not_judge_are_neither_gained_nor_lost(module, study):
+    """The other study measured fewer relations and metrics, or has no trees at all."""
+    labels = {
+        "dep:det (dep->head)": {"family": "syntax", "relation": "dep:det"},
+        "dep:obj (dep->head)": {"family": "syntax", "relation": "dep:obj"},
+        "[SEP]": {"family": "sink", "metric": "special_mass", "target": "sep"},
+        "broad": {"family": "broad", "metric": "entropy_normalised"},
+    }
+    told = [{"label": name, "score": 0.9, "low": 0.8, "high": 1.0, **finding} for name, finding in labels.items()]
+    texts = relabelled(study, {})["labels"]["labels"].astype(object)
+    texts[0, 1] = json.dumps({"labels": told, "nearest_miss": None})
+    few = relabelled(studied(module, relations=["dep:det"], metrics=["entropy_normalised"]), {})
+    held = {"labels": xr.Dataset({"labels": texts.astype(str)}), **with_cases(study, 120)}
+    held, few = replaced(study, held), replaced(few, with_cases(few, 120))
+    for found, kind in ((compare(held, few), "lost"), (compare(few, held), "gained")):
+        one = json.loads(str(found["labels"]["labels"].values[0, 1]))
+        assert {name: [label["label"] for label in one[name]] for name in one} == {
+            **{"gained": [], "lost": [], "kept": []},
+            kind: ["dep:det (dep->head)", "broad"],
+            "untested": ["dep:obj (dep->head)", "[SEP]"],
+        }
+        assert "Tested in one study only" in render(found)
+    few = replaced(few, with_cases(few, 99))
+    one = json.loads(str(compare(held, few)["labels"]["labels"].values[0, 1]))
+    assert (one["lost"], [label["label"] for label in one["untested"]]) == ([], list(labels))
 
 
 def test_labels_follow_matched_heads(module, study):

@@ -1,12 +1,12 @@
 // The card of a comparison: what a head of the second study does that its counterpart in the first did not, and the other way round.
 
 function changesOf(layer, head) {
-  return page.comparison.labels?.[layer]?.[head] || { gained: [], lost: [], kept: [] };
+  return page.comparison.labels?.[layer]?.[head] || { gained: [], lost: [], kept: [], untested: [] };
 }
 
 function changeVerdict(layer, head) {
   const found = changesOf(layer, head);
-  const parts = ["gained", "lost", "kept"]
+  const parts = ["gained", "lost", "kept", "untested"]
     .filter((kind) => found[kind].length)
     .map((kind) => t(`change.${kind}.list`, { list: changedLabels(found[kind]).join(t("list.comma")) }));
   return parts.length ? parts.join(t("list.sentence")) : t("change.none");
@@ -25,7 +25,7 @@ function shortChange(label) {
 function changeBlock(layer, head) {
   const found = changesOf(layer, head);
   const once = (labels) => [...new Map(labels.map((label) => [`${shortChange(label.label)} ${label.score}`, label])).values()];
-  const rows = ["gained", "lost", "kept"].flatMap((kind) =>
+  const rows = ["gained", "lost", "kept", "untested"].flatMap((kind) =>
     once(found[kind]).map((label) => [
       { text: t(`change.${kind}`) },
       { text: named(`label.${label.label}`, arrow(String(label.label))) },
