@@ -41,7 +41,7 @@ def relation_bars(study: Study, relations: Sequence[str] | None = None, *, width
     shown = _relations(best, table, relations, width)
     rows = [_row(best, name, float(table.attrs.get("margin", 0.05))) for name in shown]
     frame = pd.DataFrame(rows)
-    with paper("relation-bars", width, 0.52 + PITCH * len(rows), shown) as figure:
+    with paper("relation-bars", width, 0.56 + PITCH * len(rows), shown) as figure:
         names = [figure.fonts.shown(_plain(name, shown)) for name in shown]
         _draw_bars(figure, frame, names, width)
         passed = int(frame["passed"].sum())

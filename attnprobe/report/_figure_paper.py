@@ -53,8 +53,11 @@ _STYLE: dict[str, Any] = {
     **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "grid.linewidth": 0.4},
     **{"text.parse_math": False, "axes.axisbelow": True, "lines.linewidth": 1.0, "savefig.dpi": 300, "figure.dpi": 150},
     **{"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "attnprobe"},
+    **{"text.hinting": "no_hinting"},
 }
-"""Fonts are embedded whole letters (TrueType) in PDF and PS, outlines in SVG: no viewer needs to have them installed."""
+"""Fonts are embedded whole letters (TrueType) in PDF and PS, outlines in SVG: no viewer needs to have them installed.
+Unhinted, letters are as wide in pixels as they are in print: hinted ones were up to 7 % wider, and left the sheet.
+"""
 
 
 @contextmanager

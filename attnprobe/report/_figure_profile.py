@@ -232,14 +232,15 @@ def _draw_targets(axes: Axes, frame: pd.DataFrame) -> None:
 
 
 def _draw_relations(figure: PaperFigure, axes: Axes, frame: pd.DataFrame) -> None:
-    pairs = zip(frame["relation"], frame["direction"], strict=True)
-    names = [
-        f"{name.removeprefix('dep:').replace('ALL', 'all')} {'↓' if way == 'head->dep' else '↑'}" for name, way in pairs
-    ]
+    names = [figure.fonts.shown(name.removeprefix("dep:").replace("ALL", "all")) for name in frame["relation"]]
+    arrows = ["↓" if way == "head->dep" else "↑" for way in frame["direction"]]
     bars(axes, frame)
-    axes.set_yticks(range(len(frame)), labels=[shortened(figure.fonts.shown(name), 50, TINY) for name in names])
+    axes.set_yticks(
+        range(len(frame)),
+        labels=[f"{shortened(name, 43, TINY)} {arrow}" for name, arrow in zip(names, arrows, strict=True)],
+    )
     axes.tick_params(axis="y", length=0, labelsize=TINY)
-    axes.set(ylim=(max(len(frame), 3) - 0.5, -0.5), xlim=(0, 1), xlabel="Accuracy on relation (share of cases)")
+    axes.set(ylim=(max(len(frame), 3) - 0.5, -0.5), xlim=(0, 1), xlabel="Accuracy (share of cases)")
     explain_bars(axes, at_right=True)
 
 

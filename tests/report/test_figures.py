@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 from attnprobe.errors import InputError
 from attnprobe.records import PatternBlock, PatternView, Study, WordAlignment
-from attnprobe.report import figures
+from attnprobe.report import _figure_fonts, figures
 from attnprobe.report._figure_colours import DIVERGING, INK, SEQUENTIAL, contrast, luminance, wants_white
 from attnprobe.report._figure_grid import nice_ticks, number
 from attnprobe.report._figure_labels import labels_of
@@ -145,8 +145,17 @@ def test_each_figure_tells_what_it_shows(study, name, width):
 
 @pytest.mark.parametrize("width", ["single", "double"])
 @pytest.mark.parametrize("name", DRAWN)
-def test_no_text_leaves_the_sheet_or_is_too_small_to_read(study, name, width):
-    check_texts(DRAWN[name](study, width))
+@pytest.mark.parametrize("family", [*_figure_fonts.PREFERRED[1:], _figure_fonts.BUNDLED])
+def test_no_text_leaves_the_sheet_or_is_too_small_to_read(study, name, width, family, monkeypatch):
+    """In each family that plain text may come out in (Arial is as wide as Liberation Sans); DejaVu Sans is there where no other is."""
+    if family not in _figure_fonts._installed():
+        pytest.skip(f"{family} is not installed")
+    monkeypatch.setattr(_figure_fonts, "PREFERRED", (family,))
+    _figure_fonts._chain.cache_clear()
+    try:
+        check_texts(DRAWN[name](study, width))
+    finally:
+        _figure_fonts._chain.cache_clear()
 
 
 def check_texts(figure: Figure) -> None:
