@@ -105,7 +105,7 @@ def _standard_error(
 ) -> np.ndarray:
     residuals = np.maximum(squared - 2 * ratio * times_n + ratio * ratio * n_squared, 0.0)
     # rounding leaves a trace where all residuals are 0: below it the error is 0
-    residuals = np.where(residuals <= 1e-12 * np.maximum(np.abs(squared), 1.0), 0.0, residuals)
+    residuals = np.where(residuals <= 1e-12 * np.abs(squared), 0.0, residuals)
     correction = _divide(clusters, clusters - 1)
     return np.where(clusters > 1, _divide(np.sqrt(correction * residuals), n), np.nan)
 

@@ -24,6 +24,15 @@ def test_ratio_and_its_error_equal_the_linearisation():
     assert sums.standard_error == pytest.approx(error, rel=1e-12)
 
 
+@pytest.mark.parametrize("share", [1e-7, 1e-12])
+def test_small_shares_have_the_error_that_large_ones_have(share):
+    """Attention far away is a small share of all, not one on which all clusters agree."""
+    y, n = simulated(8)
+    large, small = RatioSums.of(y, n), RatioSums.of(share * y, n)
+    assert small.standard_error / small.ratio == pytest.approx(large.standard_error / large.ratio, rel=1e-12)
+    assert small.interval()[1] < 2 * small.ratio
+
+
 def test_merging_equals_the_whole_and_empty_is_neutral():
     y, n = simulated(2)
     whole = RatioSums.of(y, n)
