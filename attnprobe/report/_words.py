@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache
 from importlib.resources import files
@@ -86,8 +87,13 @@ def percent(value: Any, digits: int = 1) -> str:
 
 
 def points(value: Any) -> str:
-    """A difference of two shares, in percentage points, with its sign."""
-    return MISSING if is_missing(value) else f"{float(value) * 100:+.1f}".replace("-", "−")
+    """A difference of two shares, in percentage points, with its sign; more decimals where one would make it read as nothing."""
+    if is_missing(value):
+        return MISSING
+    size = abs(float(value) * 100)
+    digits = min(3, math.ceil(-math.log10(size))) if 0 < size < 0.05 else 1
+    shown = f"{float(value) * 100:+.{digits}f}"
+    return (shown if float(shown) else shown[1:]).replace("-", "−")
 
 
 def span(low: Any, high: Any, show: Any = percent) -> str:

@@ -29,7 +29,10 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cards")
-    return {name: write_report(STUDIES[name](), folder / f"{name}.html") for name in ("extras", "profiled", "compared")}
+    return {
+        name: write_report(STUDIES[name](), folder / f"{name}.html")
+        for name in ("extras", "profiled", "compared", "alike")
+    }
 
 
 @pytest.fixture
@@ -418,6 +421,18 @@ def test_the_scale_of_differences_has_zero_in_its_middle_even_where_nothing_diff
     assert set(page.locator("table.atlas td .value").all_inner_texts()) == {"0"}
     least, *_, most = page.locator(".legend svg text").evaluate_all("all => all.map(one => one.textContent)")
     assert least.startswith("−"), (least, most)
+
+
+def test_small_differences_do_not_read_as_nothing(pages, open_page):
+    page, study = open_page(pages["alike"]).page, STUDIES["alike"]()
+    shown(page, "Entropy")
+    entropy = study["metrics"]["entropy"].values.ravel()
+    drawn = [float(text.replace("−", "-")) for text in page.locator("table.atlas td .value").all_inner_texts()]
+    np.testing.assert_allclose(drawn, entropy, atol=0.00051)
+    assert [np.sign(value) for value in drawn] == list(np.sign(entropy.round(3)))
+    shown(page, "Difference of accuracies")
+    assert set(page.locator("table.atlas td .value").all_inner_texts()) == {"+0.03"}
+    assert page.locator("#table-best tbody tr td:nth-child(7)").first.inner_text().startswith("+0.03")
 
 
 def test_a_comparisons_card_tells_what_changed(pages, open_page):

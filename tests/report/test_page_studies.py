@@ -547,6 +547,15 @@ def compared() -> Study:
     return compare(study_of(groups_of()), study_of(groups_of(seed=1), model="tiny-two"))
 
 
+def alike() -> Study:
+    """The comparison of two studies whose numbers hardly differ: entropy by thousandths, accuracy by hundredths of a point."""
+    other = groups_of()
+    for name in ("entropy", "entropy_low", "entropy_high"):
+        other["/metrics"][name].values[:] += np.linspace(-0.004, 0.004, 15).reshape(3, 5)
+    other["/relations"]["accuracy"].values[:] += 0.0003
+    return compare(study_of(groups_of()), study_of(other, model="tiny-two"))
+
+
 STUDIES: dict[str, Callable[[], Study]] = {
     "whole": whole,
     "one_head": one_head,
@@ -559,6 +568,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "extras": extras,
     "profiled": profiled,
     "compared": compared,
+    "alike": alike,
     "hostile": hostile,
     "empty": empty,
     "failed": failed,

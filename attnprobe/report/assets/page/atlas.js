@@ -256,7 +256,7 @@ function paintCell(cell, found, view) {
   const known = isNumber(found.value);
   cell.classList.toggle("empty", !known);
   cell.classList.toggle("marked", Boolean(found.mark));
-  value.textContent = known ? inCell(found.value, view.unit) : "";
+  value.textContent = known ? inCell(found.value, view) : "";
   tag.textContent = known ? found.tag || "" : found.tag || MISSING;
   const colour = known ? colourAt(shareOf(found.value, view.domain), view.kind) : null;
   setStyle(cell, { "background-color": colour ? css(colour) : "", color: colour ? inkOn(colour) : "" });
@@ -340,7 +340,7 @@ function atlasDrawing() {
     );
     const ink = colour ? inkOn(colour) : isDark() ? "#ddd" : "#555";
     drawing.append(
-      text(x + wide / 2, y + 17, colour ? inCell(found.value, view.unit) : "", "drawing-value", { fill: ink }),
+      text(x + wide / 2, y + 17, colour ? inCell(found.value, view) : "", "drawing-value", { fill: ink }),
       text(x + wide / 2, y + 31, found.tag || "", "drawing-tag", { fill: ink }),
     );
   });
@@ -357,7 +357,7 @@ function atlasTable() {
   ];
   const rows = eachHead((layer, head) => {
     const found = view.cell(layer, head);
-    const show = (value) => inCell(value, view.unit);
+    const show = (value) => inCell(value, view);
     return [
       headCell(layer, head),
       numberCell(found.value, show),

@@ -254,8 +254,8 @@ function relationLines(one) {
 }
 
 // How a view's values read: in a cell, and in full.
-function inCell(value, unit) {
-  return unit === "points" ? points(value) : brief(value, unit);
+function inCell(value, view) {
+  return brief(value, view.unit, Math.max(...view.domain.map(Math.abs)));
 }
 
 function inFull(value, unit) {

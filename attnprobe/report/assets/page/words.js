@@ -38,9 +38,11 @@ function percent(value, digits = 1) {
   return isNumber(value) ? `${fixed(value * 100, digits)}%` : MISSING;
 }
 
-function points(value) {
+// More decimals where one would make it read as nothing.
+function points(value, digits = 1) {
   if (!isNumber(value)) return MISSING;
-  const shown = fixed(value * 100, 1);
+  const size = Math.abs(value * 100);
+  const shown = fixed(value * 100, size > 0 && size < 0.05 ? Math.min(3, Math.ceil(-Math.log10(size))) : digits);
   return value > 0 && Number(shown) !== 0 ? `+${shown}` : shown;
 }
 
@@ -75,12 +77,18 @@ function plain(value) {
   return fixed(value, size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3);
 }
 
-// A value for a cell a finger wide: shares as percentages without the sign.
-function brief(value, unit) {
+// A value for a cell a finger wide: shares as percentages without the sign. `reach` is the largest size shown beside it.
+function brief(value, unit, reach) {
   if (!isNumber(value)) return MISSING;
-  if (unit === "share") return value >= 0.9995 ? "100" : fixed(value * 100, 1);
+  if (unit === "points") return points(value, decimals(reach * 100, 1));
+  if (unit === "share") return value >= 0.9995 ? "100" : fixed(value * 100, decimals(reach * 100, 1));
   const size = Math.abs(value);
-  return fixed(value, size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : 2);
+  return fixed(value, size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : decimals(reach, 2));
+}
+
+// Decimals with which the largest of the values has two digits: where all are small, they do not all read 0.00.
+function decimals(reach, least) {
+  return reach > 0 ? Math.min(4, Math.max(least, 1 - Math.floor(Math.log10(reach)))) : least;
 }
 
 function span(low, high, show) {
