@@ -6,6 +6,7 @@ those that take minutes.
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -22,6 +23,10 @@ CHECKED = ("attnprobe.attention", "attnprobe.models")
 for name in CHECKED:
     assert name not in sys.modules, f"{name} was imported before its shape checks could be put in"
 install_import_hook(CHECKED, "beartype.beartype")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # a shell starts what runs in the background deaf to Ctrl-C, and programs hand that on to those that they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _why_not_gpu() -> str | None:
