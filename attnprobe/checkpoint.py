@@ -109,8 +109,7 @@ def checkpoints(result: Path, key: str, *, resume: bool) -> Iterator[Checkpoints
     """The checkpoints of the run that will write `result`, locked against a second run.
 
     `key` says what a shard depends on (model, options, plan). With `resume`, shards of the same key are kept; shards of another key are
-    refused. Without it, left-over shards are deleted. A run refused before it finished
-    anything leaves nothing behind.
+    refused. Without it, left-over shards are deleted. A run refused before it finished anything leaves nothing behind.
     """
     with ExitStack() as stack:
         folder = _folder_of(result)

@@ -71,8 +71,7 @@ def load(
     _refuse_unknown("head", head, HEADS)
     name = os.fspath(model)
     source = locate(name, revision)
-    if isinstance(source, str):
-        options["local_files_only"] = not hub_answers()
+    options["local_files_only"] = isinstance(source, str) and not hub_answers()
     module = _read_module(source, name, head, options)
     _refuse_broken_weights(module, name)
     _refuse_float64(module, chosen_device)
@@ -250,9 +249,7 @@ def _read_tokenizer(source: Path | str, options: dict[str, Any]) -> tuple[Any | 
 
     try:
         with _quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(source), **{key: options[key] for key in _WHERE if key in options}
-            )
+            tokenizer = AutoTokenizer.from_pretrained(str(source), **{key: options[key] for key in _WHERE})
     except Exception as error:  # the tokenizers library raises bare Exceptions
         return None, first_line(error)
     if (

@@ -10,12 +10,10 @@ import xarray as xr
 
 from attnprobe.records import Study, too_wide
 from attnprobe.report._arena import Arena, number, parsed
-from attnprobe.report._payload import dataset_of, layers_of, measure_of
+from attnprobe.report._payload import MINIMUM_N, dataset_of, layers_of, measure_of
 from attnprobe.report._tables import cell, column, figure_cell, row
 from attnprobe.report._words import MISSING, Words, arrow, count, percent, points, short_name, span
 
-MINIMUM = 100
-"""Cases from which a relation's change is listed on a card."""
 SIDES = ("model", "model_sha256", "family", "dtype", "corpus", "corpus_sha256", "label_scheme", "sentences_kept")
 Item = dict[str, Any]
 
@@ -40,7 +38,7 @@ def collect_comparison(study: Study) -> tuple[dict[str, Any], Arena]:
         "labels": _labels(study),
         "matches": _matches(study, tables),
         "cases": cases,
-        "minimum_n": MINIMUM,
+        "minimum_n": MINIMUM_N,
     }
     data = {**names, **empty, "examples": [], "left_out": [], "importance": None, "comparison": told}
     return {**data, "groups": study.groups}, tables
@@ -191,7 +189,7 @@ def best_table(study: Study, words: Words) -> Item | None:
     text = {"relation", "meaning", "head_a", "head_b"}
     names = ("relation", "meaning", "head_a", "accuracy_a", "head_b", "accuracy_b", "difference", "interval")
     columns = [column(words(f"compare.best.{name}"), "text" if name in text else "number") for name in names]
-    return {"id": "best", "columns": columns, "rows": rows, "minimum": MINIMUM}
+    return {"id": "best", "columns": columns, "rows": rows, "minimum": MINIMUM_N}
 
 
 def _best_row(best: xr.Dataset, words: Words) -> Item:
